@@ -107,7 +107,7 @@ def measure(run: Path, command: list[str], runs: int) -> dict[str, Any]:
     return {
         "zygote": prepared,
         "state": state,
-        "left_out": warm.memory.left_out,
+        "left_out": warm.state.left_out,
         "notes": notes + told_notes(run),
         **{how: middle(rows) for how, rows in found.items()},
         "all": {how: [row["first step"] for row in rows] for how, rows in found.items()},

@@ -171,7 +171,7 @@ def hear(self, wait_s):
     open("hearing", "w").close()
     time.sleep(max(wait_s, 0))
     raise TimeoutError
-ForkserverClient.hear = hear
+ForkserverClient.receive_report = hear
 """,
         act=lambda started: (started.wait_for("hearing"), terminate(started)),
         code=128 + signal.SIGTERM,

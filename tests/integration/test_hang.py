@@ -123,7 +123,7 @@ def test_ranks_that_stand_still(
     monkeypatch.setattr(RankTail, "pulse", lambda self: Pulse(steps=100, last_step=1))
     learned = StepTimingStats()
     for _ in range(50):
-        learned.gap(0.01)
+        learned.add_gap(0.01)
     watch = HangDetector(str(tmp_path), learned, found.append)
     with stuck_rank(0) as one, stuck_rank(1) as other:
         if halted:

@@ -95,10 +95,10 @@ def test_shared_memory_of_a_killed_process_is_removed() -> None:
     shared = processes.SharedMemory()
     with maker() as (child, name):
         assert name == f"torch_{child.pid}_test{os.getpid()}_0"
-        shared.look({child.pid})
+        shared.record_files({child.pid})
         child.kill()
         child.wait(30)
-        assert name in shared.sweep()
+        assert name in shared.remove_leftovers()
         assert not (processes.SHARED_MEMORY / name).exists()
 
 
@@ -116,6 +116,6 @@ def test_a_neighbor_that_counts_its_own_processes_keeps_its_memory() -> None:
     with maker(*shell) as (_, name):
         assert name.startswith(f"torch_{number}_")
         shared = processes.SharedMemory()
-        shared.look({number, os.getpid()})
-        assert name not in shared.sweep()
+        shared.record_files({number, os.getpid()})
+        assert name not in shared.remove_leftovers()
         assert (processes.SHARED_MEMORY / name).exists()

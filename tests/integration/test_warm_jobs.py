@@ -170,15 +170,19 @@ def test_the_first_start_of_a_run_imports_once(job: Callable[..., Job], tmp_path
     words = ["--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out)]
     two = job(TORCHRUN, *words)
     two.warm.prepare()
-    assert two.warm.worth_waiting() and two.warm.ready(100), two.notes
-    assert two.warm.memory.cold and not two.warm.memory.seconds
+    assert two.warm.wait_limit_s() and two.warm.ready(100), two.notes
+    assert two.warm.state.cold and not two.warm.state.seconds
     assert ended(two.spawn("first")) == 0
     first = [Path(f"{out}.{rank}").read_text() for rank in range(2)]
     assert len(two.heads("first")) == 3 and all(head["warm"] for head in two.heads("first"))
-    basic = two.warm.kit
+    basic = two.warm.compatibility
     two.warm.prepare()
-    assert two.warm.kit is None and two.warm.ready(100), two.notes
-    assert basic and two.warm.kit and set(basic.modules) < set(two.warm.kit.modules)
+    assert two.warm.compatibility is None and two.warm.ready(100), two.notes
+    assert (
+        basic
+        and two.warm.compatibility
+        and set(basic.modules) < set(two.warm.compatibility.modules)
+    )
     assert ended(two.spawn("second")) == 0 and two.notes == []
     slow = [line for line in flat(two, "second", "span", "open") if "import" in line["name"]]
     assert all(line.get("what") == "compile" for line in slow), slow

@@ -106,7 +106,7 @@ class Killer(threading.Thread):
         for path in self.journal.glob("*.jsonl"):
             self._seen.setdefault(path, RankTail(str(path), 0))
         for process in self._seen.values():
-            process.catch_up()
+            process.read_new()
             process.pid = int(process.head.get("pid") or 0)
         return list(self._seen.values())
 

@@ -45,8 +45,8 @@ def damage_file(path: str, how: str) -> None:
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return [entry for entry in found if not entry.name.endswith(UNFINISHED)]
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.endswith(UNFINISHED)]
     except OSError:
         return []
 
@@ -56,7 +56,7 @@ def _changed_at(entry: os.DirEntry[str]) -> int:
     if entry.is_dir(follow_symlinks=False):
         return max(map(_changed_at, _entries(entry.path)), default=0)
     try:
-        found = entry.stat()
+        status = entry.stat()
     except OSError:
         return 0
-    return found.st_mtime_ns if entry.is_file() and found.st_size >= MIN_BYTES else 0
+    return status.st_mtime_ns if entry.is_file() and status.st_size >= MIN_BYTES else 0

@@ -35,19 +35,19 @@ _ORDER_KEYS = {
 class FaultInjector:
     """The faults of one plan, over all attempts of one launch on this node."""
 
-    def __init__(self, plan: FaultPlan, target: RunFolder) -> None:
+    def __init__(self, plan: FaultPlan, run_folder: RunFolder) -> None:
         self.plan = plan
-        self.target = target
-        self.folder = str(target.journal)
+        self.run_folder = run_folder
+        self.folder = str(run_folder.journal)
         self.host = os.uname().nodename
         before = _claimed_keys(os.listdir(self.folder), plan.mark)
         self._earlier = {number: 1 + max(map(_occurrence, keys)) for number, keys in before.items()}
         self._ran: dict[int, float] = {}
         self._steps: dict[int, dict[int, int]] = {}
         self._answered = {n for n in os.listdir(self.folder) if claims.parse_claim(n, plan.mark)}
-        self._waiting: list[Moment] = []
-        self._later: list[tuple[int, Callable[[], object], bool]] = []
-        self._began = 0
+        self._pending: list[Moment] = []
+        self._scheduled: list[tuple[int, Callable[[], object], bool]] = []
+        self._start_ns = 0
         self._attempt: Attempt
 
     # -- attempts -----------------------------------------------------------------------------
@@ -55,32 +55,32 @@ class FaultInjector:
     def begin(self, attempt: Attempt) -> None:
         """An attempt is about to start: what comes before it, and what its ranks have to do."""
         self._attempt = attempt
-        self._began = now()
+        self._start_ns = now()
         lines = [{"kind": fault.kind, "planned": fault.text} for fault in self.plan.faults]
-        event = {"ev": "plan", "t": self._began, "seed": self.plan.seed, "faults": lines}
+        event = {"ev": "plan", "t": self._start_ns, "seed": self.plan.seed, "faults": lines}
         attempt.writer.write(event)
-        past = FaultHistory(
+        history = FaultHistory(
             claimed=_claimed_keys(os.listdir(self.folder), self.plan.mark),
             earlier=self._earlier,
             ran_s=self._ran,
             steps=self._steps,
         )
-        planned = plan_moments(self.plan, self._index(), past)
-        own = [m for m in planned if not m.fault.by_rank and not m.fault.by_step]
-        self._waiting = [m for m in own if not m.fault.on_restart]
+        planned = plan_moments(self.plan, self._index(), history)
+        launcher_moments = [m for m in planned if not m.fault.by_rank and not m.fault.by_step]
+        self._pending = [m for m in launcher_moments if not m.fault.on_restart]
         orders: dict[int, dict[str, Any]] = {}
         for moment in planned:
             if moment.fault.by_rank or moment.fault.by_step:
                 order = orders.setdefault(moment.fault.number, _order(moment.fault))
-                order["moments"].append(self._when(moment))
+                order["moments"].append(self._moment_fields(moment))
         if orders:
             content: dict[str, Any] = {"mark": self.plan.mark, "launch": attempt.launch}
             content["orders"] = list(orders.values())
-            attempt.env_extra[ENV_CHAOS] = json.dumps(content, separators=(",", ":"))
-        attempt.watch.each_round.append(self.round)
-        for moment in own:
+            attempt.extra_env[ENV_CHAOS] = json.dumps(content, separators=(",", ":"))
+        attempt.watch.on_round.append(self.round)
+        for moment in launcher_moments:
             if moment.fault.on_restart:
-                self._guarded(self._at_last, moment, attempt.watch)
+                self._guarded(self._inject_due, moment, attempt.watch)
 
     def round(self, watch: ProcessWatch) -> None:
         """Called ten times a second while the attempt runs."""
@@ -89,11 +89,11 @@ class FaultInjector:
 
     def end(self) -> None:
         """The attempt is over: whatever is cut or stopped is put back, the rest is dropped."""
-        for _, call, restores in self._later:
+        for _, call, restores in self._scheduled:
             if restores:
                 self._guarded(call)
-        self._later.clear()
-        seconds = (now() - self._began) / 1e9
+        self._scheduled.clear()
+        seconds = (now() - self._start_ns) / 1e9
         for fault in self.plan.faults:
             if not applies_to(fault, self._index()):
                 continue
@@ -104,27 +104,27 @@ class FaultInjector:
                     steps[process.rank] = steps.get(process.rank, 0) + process.pulse().steps
 
     def _index(self) -> int:
-        return self.target.index + self._attempt.number
+        return self.run_folder.index + self._attempt.number
 
-    def _when(self, moment: Moment) -> dict[str, Any]:
-        found = {"keys": moment.keys, "step": moment.step, "draw": moment.draw}
+    def _moment_fields(self, moment: Moment) -> dict[str, Any]:
+        fields = {"keys": moment.keys, "step": moment.step, "draw": moment.draw}
         if moment.after_s is not None:
-            found["at"] = self._began + round(moment.after_s * 1e9)
-        return {key: value for key, value in found.items() if value is not None}
+            fields["at"] = self._start_ns + round(moment.after_s * 1e9)
+        return {key: value for key, value in fields.items() if value is not None}
 
     # -- what is due --------------------------------------------------------------------------
 
     def _look_at_clock(self, watch: ProcessWatch) -> None:
-        elapsed = (now() - self._began) / 1e9
-        for moment in list(self._waiting):
-            if elapsed >= (moment.after_s or 0.0) and self._at_last(moment, watch):
-                self._waiting.remove(moment)
-        for later in list(self._later):
-            if now() >= later[0]:
-                self._later.remove(later)
-                later[1]()
+        elapsed = (now() - self._start_ns) / 1e9
+        for moment in list(self._pending):
+            if elapsed >= (moment.after_s or 0.0) and self._inject_due(moment, watch):
+                self._pending.remove(moment)
+        for entry in list(self._scheduled):
+            if now() >= entry[0]:
+                self._scheduled.remove(entry)
+                entry[1]()
 
-    def _at_last(self, moment: Moment, watch: ProcessWatch) -> bool:
+    def _inject_due(self, moment: Moment, watch: ProcessWatch) -> bool:
         """The moment has come; False while that which it is to hit is not there."""
         fault = moment.fault
         if fault.node not in (None, self.host):
@@ -136,28 +136,28 @@ class FaultInjector:
         content = {"host": self.host, "pid": os.getpid(), "by": "launcher"}
         name = claims.take_claim(self.folder, names, content)
         if name is not None:
-            self._act(fault, name, pids, moment.draw, watch)
+            self._inject(fault, name, pids, moment.draw, watch)
         return True
 
     def _answer_ranks(self, watch: ProcessWatch) -> None:
         """Ranks that hold still for us, and those that did something which we must follow up."""
-        for name in watch.names - self._answered:
-            found = claims.parse_claim(name, self.plan.mark)
-            if found is None:
+        for name in watch.journal_files - self._answered:
+            claim = claims.parse_claim(name, self.plan.mark)
+            if claim is None:
                 continue
-            told = claims.read_claim(self.folder, name)
-            if not told:
+            content = claims.read_claim(self.folder, name)
+            if not content:
                 continue  # it is being written
             self._answered.add(name)
-            if told.get("by") == "launcher" or told.get("host") != self.host:
+            if content.get("by") == "launcher" or content.get("host") != self.host:
                 continue
-            fault = self.plan.faults[found[0] - 1]
+            fault = self.plan.faults[claim[0] - 1]
             if fault.by_rank:
-                self._follow_up(fault, {int(told["pid"])})
+                self._follow_up(fault, {int(content["pid"])})
                 continue
             try:
                 pids = self._targets(fault, None, watch)
-                self._act(fault, name, pids or set(), None, watch, step=told.get("step"))
+                self._inject(fault, name, pids or set(), None, watch, step=content.get("step"))
             finally:
                 claims.mark_done(self.folder, name)
 
@@ -175,16 +175,16 @@ class FaultInjector:
         return {ranks[int(rank)]} if rank in ranks else None
 
     def _everything(self) -> set[int]:
-        seen = processes.process_table()
-        spared: set[int] = set()
-        for pid in self._attempt.spare():
-            spared |= {pid, *processes.descendants(pid, seen)}
-        below = processes.descendants(os.getpid(), seen) - spared
+        table = processes.process_table()
+        helpers: set[int] = set()
+        for pid in self._attempt.helper_pids():
+            helpers |= {pid, *processes.descendants(pid, table)}
+        below = processes.descendants(os.getpid(), table) - helpers
         return processes.still_running(below | self._attempt.watch.recording())
 
     # -- acts ---------------------------------------------------------------------------------
 
-    def _act(
+    def _inject(
         self,
         fault: Fault,
         name: str,
@@ -195,22 +195,22 @@ class FaultInjector:
     ) -> None:
         """The fault itself; its line in the journal first."""
         _, key = claims.parse_claim(name, self.plan.mark) or (0, "")
-        more: dict[str, Any] = {"key": key} if step is None else {"key": key, "step": step}
-        hit: str | None = None
+        fields: dict[str, Any] = {"key": key} if step is None else {"key": key, "step": step}
+        path: str | None = None
         if fault.kind == "corrupt":
-            hit = corrupt.newest_checkpoint(fault.path)
-            if hit is None:
-                more["missed"] = f"there is no checkpoint below {fault.path}"
+            path = corrupt.newest_checkpoint(fault.path)
+            if path is None:
+                fields["missed"] = f"there is no checkpoint below {fault.path}"
         elif fault.kind in ("kill", "stop", "terminate") and fault.who != "launcher" and not pids:
-            more["missed"] = f"there is no {fault.who} on this node"
+            fields["missed"] = f"there is no {fault.who} on this node"
         event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": fault.kind}
-        event |= {"who": hit or self._name(fault, draw, watch), "planned": fault.text, **more}
+        event |= {"who": path or self._name(fault, draw, watch), "planned": fault.text, **fields}
         self._attempt.writer.write(event)
-        if "missed" in more:
+        if "missed" in fields:
             return
         if fault.kind == "corrupt":
-            assert hit is not None
-            corrupt.damage_file(hit, fault.how)
+            assert path is not None
+            corrupt.damage_file(path, fault.how)
         elif fault.kind == "network":
             network.down(fault.device)
         elif fault.who == "launcher":
@@ -222,12 +222,16 @@ class FaultInjector:
     def _follow_up(self, fault: Fault, pids: set[int]) -> None:
         """What comes after it: the grace is over, or the fault is."""
         if fault.kind == "terminate":
-            self._in(fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False)
+            self._schedule_later(
+                fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False
+            )
         elif fault.kind == "stop" and fault.for_s is not None:
-            self._in(fault.for_s, lambda: _send_signal(pids, signal.SIGCONT), restores=True)
+            self._schedule_later(
+                fault.for_s, lambda: _send_signal(pids, signal.SIGCONT), restores=True
+            )
         elif fault.kind == "network":
             seconds = 1e9 if fault.for_s is None else fault.for_s
-            self._in(seconds, lambda: network.up(fault.device), restores=True)
+            self._schedule_later(seconds, lambda: network.up(fault.device), restores=True)
 
     def _kill_rest(self, fault: Fault, pids: set[int]) -> None:
         everything = self._everything()
@@ -239,8 +243,10 @@ class FaultInjector:
             self._attempt.writer.write(event)
             _send_signal(rest, signal.SIGKILL)
 
-    def _in(self, seconds: float, call: Callable[[], object], *, restores: bool) -> None:
-        self._later.append((now() + round(seconds * 1e9), call, restores))
+    def _schedule_later(
+        self, seconds: float, call: Callable[[], object], *, restores: bool
+    ) -> None:
+        self._scheduled.append((now() + round(seconds * 1e9), call, restores))
 
     def _name(self, fault: Fault, draw: float | None, watch: ProcessWatch) -> str:
         if fault.kind == "network":

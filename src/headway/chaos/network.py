@@ -38,8 +38,8 @@ def up(device: str) -> None:
 def _set(device: str, *, up: bool) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         name = device.encode()
-        found = fcntl.ioctl(channel, SIOCGIFFLAGS, _REQUEST.pack(name, 0))
-        flags = _REQUEST.unpack(found)[1]
+        reply = fcntl.ioctl(channel, SIOCGIFFLAGS, _REQUEST.pack(name, 0))
+        flags = _REQUEST.unpack(reply)[1]
         flags = flags | IFF_UP if up else flags & ~IFF_UP
         fcntl.ioctl(channel, SIOCSIFFLAGS, _REQUEST.pack(name, flags))
 

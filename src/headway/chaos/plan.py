@@ -119,15 +119,15 @@ def _read_file(path: Path) -> dict[str, Any]:
 
         return read_toml(path)
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} is not valid JSON: {error}", code="json-invalid") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UsageError(
             f"{path} holds no table; a plan is {{'seed': 7, 'fault': [...]}}",
             code="plan-not-a-table",
         )
-    return found
+    return content
 
 
 def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
@@ -154,8 +154,8 @@ def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
             f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples",
             code="plan-empty",
         )
-    found = [_FaultTable(table, number, where).fault() for number, table in enumerate(tables, 1)]
-    return FaultPlan(seed=seed, faults=tuple(found))
+    faults = [_FaultTable(table, number, where).fault() for number, table in enumerate(tables, 1)]
+    return FaultPlan(seed=seed, faults=tuple(faults))
 
 
 class _FaultTable:
@@ -166,7 +166,7 @@ class _FaultTable:
         self.number = number
         self.where = f"{where}: fault {number}"
 
-    def wrong(self, key: str, must: str) -> NoReturn:
+    def _reject(self, key: str, must: str) -> NoReturn:
         value = self.table.get(key)
         raise UsageError(
             f"{self.where}: {key} is {value!r}, but it must be {must}",
@@ -180,7 +180,7 @@ class _FaultTable:
         self._check_keys(kind)
         read: dict[str, Any] = {"number": self.number, "kind": kind, "who": self._who(kind)}
         read |= self._moment(kind)
-        read |= self._how_often()
+        read |= self._limits()
         read |= self._details(kind)
         return Fault(**read)
 
@@ -218,16 +218,16 @@ class _FaultTable:
             return who
         if isinstance(who, str) and who in names:
             return who
-        listed = " or ".join(f'"{name}"' for name in names)
-        self.wrong("who", f"the number of a rank, {listed}")
+        options = " or ".join(f'"{name}"' for name in names)
+        self._reject("who", f"the number of a rank, {options}")
 
     def _moment(self, kind: str) -> dict[str, Any]:
         given = [key for key in MOMENT_KEYS if key in self.table]
         if len(given) != 1:
-            said = "nothing says" if not given else f"{' and '.join(given)} both say"
-            ways = [key for key in MOMENT_KEYS if key != "when" or kind == "corrupt"]
+            problem = "nothing says" if not given else f"{' and '.join(given)} both say"
+            keys = [key for key in MOMENT_KEYS if key != "when" or kind == "corrupt"]
             raise UsageError(
-                f"{self.where}: {said} when; give one of {', '.join(ways)}",
+                f"{self.where}: {problem} when; give one of {', '.join(keys)}",
                 code="fault-moment-not-unique",
                 fault=self.number,
                 given=given,
@@ -242,24 +242,24 @@ class _FaultTable:
             return {key: self._between()}
         seconds = self._seconds(key)
         if key == "every_s" and not seconds:
-            self.wrong(key, "more than 0 seconds")
+            self._reject(key, "more than 0 seconds")
         return {key: seconds}
 
     def _between(self) -> tuple[int, int]:
         value = self.table["steps_between"]
         pair = isinstance(value, (list, tuple)) and len(value) == 2
         if not pair or any(type(v) is not int for v in value) or not 1 <= value[0] <= value[1]:
-            self.wrong("steps_between", "two whole numbers from 1 on, as [20, 60]")
+            self._reject("steps_between", "two whole numbers from 1 on, as [20, 60]")
         return value[0], value[1]
 
-    def _how_often(self) -> dict[str, Any]:
+    def _limits(self) -> dict[str, Any]:
         read: dict[str, Any] = {}
         if "attempt" in self.table:
             value = self.table["attempt"]
-            several = list(value) if isinstance(value, (list, tuple)) else [value]
-            if not several or any(type(v) is not int or v < 0 for v in several):
-                self.wrong("attempt", "the number of an attempt, from 0 on, or a list of them")
-            read["attempts"] = tuple(several)
+            attempts = list(value) if isinstance(value, (list, tuple)) else [value]
+            if not attempts or any(type(v) is not int or v < 0 for v in attempts):
+                self._reject("attempt", "the number of an attempt, from 0 on, or a list of them")
+            read["attempts"] = tuple(attempts)
         if "times" in self.table:
             read["times"] = self._whole("times", 1)
         if "node" in self.table:
@@ -274,7 +274,7 @@ class _FaultTable:
             if key in self.table:
                 read[key] = self._seconds(key)
         if kind == "data" and not read["delay_s"]:
-            self.wrong("delay_s", "more than 0 seconds")
+            self._reject("delay_s", "more than 0 seconds")
         if kind in ("disk", "corrupt"):
             read["path"] = os.path.realpath(self._text("path", "a folder"))
         if kind == "raise" and "exception" in self.table:
@@ -306,7 +306,7 @@ class _FaultTable:
             numbers = {name: n for n, name in errno.errorcode.items()}
             number = numbers.get(value, 0) if isinstance(value, str) else value
             if type(number) is not int or number not in errno.errorcode:
-                self.wrong("errno", 'the name or number of an error, as "EIO" or 5')
+                self._reject("errno", 'the name or number of an error, as "EIO" or 5')
         return {"mode": mode, "errno": number}
 
     def _exception(self) -> str:
@@ -316,11 +316,13 @@ class _FaultTable:
             return text  # of a library; the rank has it or not
         kind = getattr(builtins, name, None)
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            self.wrong("exception", "an exception of Python or module.Name, as RuntimeError: boom")
+            self._reject(
+                "exception", "an exception of Python or module.Name, as RuntimeError: boom"
+            )
         try:
             kind(message.strip())
         except TypeError:
-            self.wrong("exception", "one that takes a text, as RuntimeError: boom")
+            self._reject("exception", "one that takes a text, as RuntimeError: boom")
         return text
 
     # -- values -------------------------------------------------------------------------------
@@ -328,26 +330,26 @@ class _FaultTable:
     def _one_of(self, key: str, names: tuple[str, ...], default: str | None) -> str:
         value = self.table.get(key, default)
         if value not in names or not isinstance(value, str):
-            listed = ", ".join(f'"{name}"' for name in names)
-            self.wrong(key, listed if len(names) == 1 else f"one of {listed}")
+            options = ", ".join(f'"{name}"' for name in names)
+            self._reject(key, options if len(names) == 1 else f"one of {options}")
         return value
 
     def _whole(self, key: str, least: int) -> int:
         value = self.table[key]
         if type(value) is not int or value < least:
-            self.wrong(key, f"a whole number from {least} on")
+            self._reject(key, f"a whole number from {least} on")
         return value
 
     def _seconds(self, key: str) -> float:
         value = self.table[key]
         if type(value) not in (int, float) or not 0 <= value < math.inf:
-            self.wrong(key, "a number of seconds from 0 on")
+            self._reject(key, "a number of seconds from 0 on")
         return float(value)
 
     def _text(self, key: str, must: str) -> str:
         value = self.table.get(key)
         if not isinstance(value, str) or not value.strip():
-            self.wrong(key, must)
+            self._reject(key, must)
         return value
 
 
@@ -429,8 +431,8 @@ def _value(key: str, text: str) -> Any:
     if key in TEXT_KEYS:
         return text
     if key in LIST_KEYS:
-        several = text.replace("..", ",").split(",")
-        return _number(text) if len(several) == 1 else [_number(one) for one in several]
+        parts = text.replace("..", ",").split(",")
+        return _number(text) if len(parts) == 1 else [_number(part) for part in parts]
     return _number(text)
 
 

@@ -37,13 +37,13 @@ class FaultHistory:
     steps: Mapping[int, Mapping[int, int]]  # the same for the steps of each rank
 
 
-def plan_moments(plan: FaultPlan, attempt: int, past: FaultHistory) -> list[Moment]:
+def plan_moments(plan: FaultPlan, attempt: int, history: FaultHistory) -> list[Moment]:
     """Everything that is planned for this attempt."""
-    found: list[Moment] = []
+    moments: list[Moment] = []
     for fault in plan.faults:
         if applies_to(fault, attempt):
-            found += _fault_moments(fault, plan.seed, attempt, past)
-    return found
+            moments += _fault_moments(fault, plan.seed, attempt, history)
+    return moments
 
 
 def applies_to(fault: Fault, attempt: int) -> bool:
@@ -51,10 +51,12 @@ def applies_to(fault: Fault, attempt: int) -> bool:
     return fault.attempts is None or attempt in fault.attempts
 
 
-def _fault_moments(fault: Fault, seed: int, attempt: int, past: FaultHistory) -> Iterator[Moment]:
-    taken = past.claimed.get(fault.number, frozenset())
+def _fault_moments(
+    fault: Fault, seed: int, attempt: int, history: FaultHistory
+) -> Iterator[Moment]:
+    taken = history.claimed.get(fault.number, frozenset())
     if fault.recurring:
-        yield from _recurring(fault, seed, taken, past)
+        yield from _recurring(fault, seed, taken, history)
         return
     if fault.at_step is not None and fault.attempts is None:
         keys = [f"k{k}" for k in range(fault.times or 1)]
@@ -71,19 +73,19 @@ def _fault_moments(fault: Fault, seed: int, attempt: int, past: FaultHistory) ->
 
 
 def _recurring(
-    fault: Fault, seed: int, taken: frozenset[str], past: FaultHistory
+    fault: Fault, seed: int, taken: frozenset[str], history: FaultHistory
 ) -> Iterator[Moment]:
     """By rate: counted over the attempts of this launch, as if they were one."""
-    earlier = past.earlier.get(fault.number, 0)
+    earlier = history.earlier.get(fault.number, 0)
     by_time = fault.every_s is not None
     so_far = (
-        past.ran_s.get(fault.number, 0.0)
+        history.ran_s.get(fault.number, 0.0)
         if by_time
-        else _steps_of(fault, past.steps.get(fault.number, {}))
+        else _steps_of(fault, history.steps.get(fault.number, {}))
     )
-    begin, left = 0.0, MAX_OCCURRENCES
+    begin, remaining = 0.0, MAX_OCCURRENCES
     for k, due in enumerate(due_points(fault, seed)):
-        if not left or (fault.times is not None and k >= fault.times):
+        if not remaining or (fault.times is not None and k >= fault.times):
             return
         if k < earlier:
             begin = due
@@ -91,7 +93,7 @@ def _recurring(
         key, ahead = f"k{k}", due - begin - so_far
         if ahead <= 0 or key in taken:
             continue
-        left -= 1
+        remaining -= 1
         draw = _draw(fault, seed, key)
         if by_time:
             yield Moment(fault, (key,), after_s=ahead, draw=draw)

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         for name, path in sources:
             with _open_log(path) as stream:
                 _check(stream, name)
-                facts += read_log(stream, rank=_rank(path), file=name, seen=progress.add)
+                facts += read_log(stream, rank=_rank(path), file=name, on_read=progress.add)
     verdict = classify(facts) if failed(facts) else None
     if args.json:
         _print_json(verdict)

@@ -26,12 +26,12 @@ FINAL_WRITE_LIMIT_S = 60.0  # the same at the end: the exit code waits for it
 class StoreIngest:
     """One for a launch: it is told of nothing, it looks at the folder of the journals."""
 
-    def __init__(self, folder: Path, url: str, say: Callable[[str], object]) -> None:
+    def __init__(self, folder: Path, url: str, log: Callable[[str], object]) -> None:
         self.folder = folder
         self.url = url
         self._path = str(folder.resolve())  # while the working directory is there
-        self._say = say
-        self._told = False
+        self._log = log
+        self._has_logged = False
         self._stop = threading.Event()
         self._child: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._loop, name="headway-ingest", daemon=True)
@@ -46,29 +46,33 @@ class StoreIngest:
         while self._thread.is_alive():
             self._end_child()
             self._thread.join(POLL_S / 50)
-        fault = self._write(FINAL_WRITE_LIMIT_S)
-        if fault:
-            self._say(
+        error = self._write(FINAL_WRITE_LIMIT_S)
+        if error:
+            self._log(
                 with_code(
-                    f"headway: the run is not in the store: {fault}; "
+                    f"headway: the run is not in the store: {error}; "
                     f"later: headway ingest {self.folder} --store {self.url}",
                     code="run-not-in-store",
                 )
             )
 
     def _loop(self) -> None:
-        known, last, took = self._journals(), time.monotonic(), 0.0
+        known_count, last, write_s = self._journals(), time.monotonic(), 0.0
         while not self._stop.wait(POLL_S):
-            found, since = self._journals(), time.monotonic() - last
-            if since < (MIN_GAP_S if found != known else max(EVERY_S, MIN_IDLE_RATIO * took)):
+            journal_count, since = self._journals(), time.monotonic() - last
+            if since < (
+                MIN_GAP_S
+                if journal_count != known_count
+                else max(EVERY_S, MIN_IDLE_RATIO * write_s)
+            ):
                 continue
-            known, last = found, time.monotonic()
-            fault = self._write(WRITE_LIMIT_S)
-            took = time.monotonic() - last
-            if fault and not self._told and not self._stop.is_set():
-                self._told = True
-                text = f"headway: the store did not take the run: {fault}; tried again later"
-                self._say(with_code(text, code="store-write-failed"))
+            known_count, last = journal_count, time.monotonic()
+            error = self._write(WRITE_LIMIT_S)
+            write_s = time.monotonic() - last
+            if error and not self._has_logged and not self._stop.is_set():
+                self._has_logged = True
+                text = f"headway: the store did not take the run: {error}; tried again later"
+                self._log(with_code(text, code="store-write-failed"))
 
     def _journals(self) -> int:
         """An attempt has ended when processes of the next one write."""
@@ -94,7 +98,7 @@ class StoreIngest:
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, child.pid, 10)
                 try:
-                    told = child.communicate(timeout=limit)[1]
+                    stderr = child.communicate(timeout=limit)[1]
                 except subprocess.TimeoutExpired:
                     child.kill()
                     return f"{self.url} took more than {limit:.0f} s"
@@ -102,7 +106,7 @@ class StoreIngest:
             return f"no process can be started: {error.strerror}"
         if not child.returncode:
             return ""
-        return (told.strip().splitlines() or [f"exit code {child.returncode}"])[-1].removeprefix(
+        return (stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1].removeprefix(
             "headway: "
         )
 

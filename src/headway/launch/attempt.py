@@ -48,46 +48,51 @@ class AttemptResult:
 
     status: int
     facts: list[Fact]
-    lives: list[list[RankTail]]  # the ranks, by torchrun's own restarts
+    elastic_restarts: list[list[RankTail]]  # the ranks, by torchrun's own restarts
     signal: int | None = None  # the first signal to stop that the launcher was sent
-    left: list[int] = field(default_factory=list)  # processes that could not be ended
+    unkillable: list[int] = field(default_factory=list)  # processes that could not be ended
 
     @property
     def stepped(self) -> bool:
         """Whether a step was made."""
-        return any(rank.pulse().steps for ranks in self.lives for rank in ranks)
+        return any(rank.pulse().steps for ranks in self.elastic_restarts for rank in ranks)
 
 
 class Attempt:
     """One life of the command. `supervised`: it ends for good before another one begins."""
 
     def __init__(
-        self, target: RunFolder, number: int, *, supervised: bool, pages: PulsePages | None = None
+        self,
+        run_folder: RunFolder,
+        number: int,
+        *,
+        supervised: bool,
+        pages: PulsePages | None = None,
     ) -> None:
-        self.target = target
+        self.run_folder = run_folder
         self.number = number
         self.supervised = supervised
-        self.launch = target.launch if number == 0 else f"{target.launch}.{number}"
+        self.launch = run_folder.launch if number == 0 else f"{run_folder.launch}.{number}"
         name = f"launcher-{self.launch}-{os.uname().nodename}-{os.getpid()}.jsonl"
         memory = "" if pages is None else str(pages.folder)
-        self.writer = Writer(str(target.journal / name), os.getpid(), memory)
-        first = head("launcher", launch=self.launch, index=target.index + number)
+        self.writer = Writer(str(run_folder.journal / name), os.getpid(), memory)
+        first = head("launcher", launch=self.launch, index=run_folder.index + number)
         # The first attempt begins with this process and its allocation, a later one now.
-        told = _scheduler_times(os.environ) if number == 0 else {"begin": first["t"]}
-        self.writer.write({**first, **told, "fs": self.writer.file_clock()})
-        self.output = StderrTap(through_pipe=supervised)
-        self.watch = ProcessWatch(target.journal, self.launch, self.writer, pages)
-        self.evidence = Evidence(self.watch, self.output)
+        times = _scheduler_times(os.environ) if number == 0 else {"begin": first["t"]}
+        self.writer.write({**first, **times, "fs": self.writer.file_clock()})
+        self.stderr_tap = StderrTap(through_pipe=supervised)
+        self.watch = ProcessWatch(run_folder.journal, self.launch, self.writer, pages)
+        self.evidence = Evidence(self.watch, self.stderr_tap)
         self.would_restart: Callable[[list[Fact]], bool] = lambda facts: False
-        self.on_wake: list[Callable[[], None]] = []  # about once a second, in the main thread
-        self.spare: Callable[[], set[int]] = set  # processes that belong to the launcher
+        self.ticks: list[Callable[[], None]] = []  # about once a second, in the main thread
+        self.helper_pids: Callable[[], set[int]] = set  # processes that belong to the launcher
         # For this attempt alone.
-        self.env_extra: dict[str, str] = {probe.ENV_PAGES: memory} if memory else {}
-        self.told_to_stop: int | None = None  # the first signal of that kind
+        self.extra_env: dict[str, str] = {probe.ENV_PAGES: memory} if memory else {}
+        self.stop_signal: int | None = None  # the first signal of that kind
         self.child: ChildProcess | None = None  # once it was started
-        self._doomed = ""
+        self._end_reason = ""
         self._faults: set[str] = set()
-        self._pids: set[int] = set()  # everything that was seen below the launcher
+        self._job_pids: set[int] = set()  # everything that was seen below the launcher
         self.shared_memory = processes.SharedMemory()
 
     def run(
@@ -95,7 +100,7 @@ class Attempt:
     ) -> AttemptResult:
         """Run it to its end; `spawn` may start it in its own way. OSError if it does not start."""
         started = now()
-        env = {**environment(self.target, self.launch), **self.env_extra}
+        env = {**environment(self.run_folder, self.launch), **self.extra_env}
         if DISABLE_SHARED_STORE_ENV not in env and uses_elastic_restarts(command):
             env[DISABLE_SHARED_STORE_ENV] = "1"
             fields = {
@@ -105,37 +110,45 @@ class Attempt:
             }
             self.writer.write({"ev": "note", "t": started, **fields})
         child = None
-        if self.hear() is None:
-            child = self.guarded(spawn, command, env, self.output.stdout, self.output.stderr)
+        if self.poll_signals() is None:
+            child = self.guarded(
+                spawn, command, env, self.stderr_tap.stdout, self.stderr_tap.stderr
+            )
         if child is None:
-            if (number := self.hear()) is not None:  # before there was anything to pass it on to
+            if (
+                number := self.poll_signals()
+            ) is not None:  # before there was anything to pass it on to
                 self.writer.write({"ev": "exit", "t": now(), "code": -number})
-                return AttemptResult(status=-number, facts=[], lives=[[]], signal=number)
-            child = child_process.start(command, env, self.output.stdout, self.output.stderr)
+                return AttemptResult(status=-number, facts=[], elastic_restarts=[[]], signal=number)
+            child = child_process.start(
+                command, env, self.stderr_tap.stdout, self.stderr_tap.stderr
+            )
         self.child = child
         try:
-            words = {"pid": child.pid, "command": list(command)}
-            self.writer.write({"ev": "spawn", "t": started, **words})
-            return self._follow(child)
+            command_fields = {"pid": child.pid, "command": list(command)}
+            self.writer.write({"ev": "spawn", "t": started, **command_fields})
+            return self._watch_until_end(child)
         except Exception as error:  # a fault of ours: the job goes on without a record
             self.fault(error)
-            status = child_process.wait(child, lambda *got: self.guarded(self._note, *got))
+            status = child_process.wait(
+                child, lambda *signal_args: self.guarded(self._record_signal, *signal_args)
+            )
             self.guarded(self.writer.write, {"ev": "exit", "t": now(), "code": status})
             fact = self.guarded(lambda: self.evidence.fact("exit", code=status, at=now()))
             facts = [] if fact is None else [fact]
-            again = self.supervised and status and self.told_to_stop is None
-            left = self.guarded(self._clear) if again else None
+            will_restart = self.supervised and status and self.stop_signal is None
+            unkillable = self.guarded(self._reap_leftovers) if will_restart else None
             return AttemptResult(
                 status=status,
                 facts=facts,
-                lives=[[]],
-                signal=self.told_to_stop,
-                left=left or [],
+                elastic_restarts=[[]],
+                signal=self.stop_signal,
+                unkillable=unkillable or [],
             )
 
-    def _follow(self, child: ChildProcess) -> AttemptResult:
+    def _watch_until_end(self, child: ChildProcess) -> AttemptResult:
         """Watch it until it has ended, and gather what tells why."""
-        self.output.started()
+        self.stderr_tap.child_started()
         if self.supervised:
             self.watch.on_death.append(self._died)
             # The rules take a moment to load; a failure should not wait for that.
@@ -143,22 +156,22 @@ class Attempt:
         self.watch.start()
         status = self._wait(child)
         ended = now()
-        self.hear()
-        left = [child.pid] if child.poll() is None else []
-        if self.supervised and status and self.told_to_stop is None:
-            left = self._clear()
-        self.output.finish()
+        self.poll_signals()
+        unkillable = [child.pid] if child.poll() is None else []
+        if self.supervised and status and self.stop_signal is None:
+            unkillable = self._reap_leftovers()
+        self.stderr_tap.drain()
         self.watch.finish()
-        for followed in self.watch.processes.values():
-            if followed.pid == child.pid:  # nobody but its parent could see how it ended
-                followed.code, followed.died = status, followed.died or ended
+        for process in self.watch.processes.values():
+            if process.pid == child.pid:  # nobody but its parent could see how it ended
+                process.code, process.died = status, process.died or ended
         self.writer.write({"ev": "exit", "t": ended, "code": status})
         return AttemptResult(
             status=status,
-            facts=self.evidence.all(status, self.told_to_stop, self._pids),
-            lives=self.watch.lives(),
-            signal=self.told_to_stop,
-            left=left,
+            facts=self.evidence.all(status, self.stop_signal, self._job_pids),
+            elastic_restarts=self.watch.elastic_restarts(),
+            signal=self.stop_signal,
+            unkillable=unkillable,
         )
 
     def guarded(self, call: Callable[..., T], *args: object) -> T | None:
@@ -177,30 +190,30 @@ class Attempt:
             fields = {"hook": "launcher", "code": "launcher-fault", "text": text}
             self.writer.write({"ev": "note", "t": now(), **fields})
 
-    def doom(self, why: str) -> None:
+    def request_end(self, reason: str) -> None:
         """The attempt is lost: end it now. May be called from any thread.
 
         Not once it was told to stop: then it ends by itself, in the time its scheduler gives it.
         """
-        if not self._doomed and self.told_to_stop is None:
-            self._doomed = why
+        if not self._end_reason and self.stop_signal is None:
+            self._end_reason = reason
             os.kill(os.getpid(), signal.SIGCHLD)  # wakes `_wait`
 
-    def hear(self) -> int | None:
+    def poll_signals(self) -> int | None:
         """Signals that came while nobody waited for them; the first one to stop, if any."""
-        while (taken := signals.next_signal(0)) is not None:
-            self._note(*taken[:2])
-        return self.told_to_stop
+        while (received := signals.next_signal(0)) is not None:
+            self._record_signal(*received[:2])
+        return self.stop_signal
 
-    def _note(self, number: signal.Signals, sender: int) -> None:
+    def _record_signal(self, number: signal.Signals, sender: int) -> None:
         if signals.is_stop_signal(number):
-            self.told_to_stop = self.told_to_stop or int(number)
+            self.stop_signal = self.stop_signal or int(number)
             event = {"ev": "signal", "t": now(), "signal": int(number), "from": sender}
             self.writer.write(event)
 
-    def _died(self, followed: RankTail) -> None:
-        if followed.fatal and followed.failing and self.would_restart(self.evidence.known()):
-            self.doom(f"rank {followed.rank} died")
+    def _died(self, rank: RankTail) -> None:
+        if rank.ends_attempt and rank.failed and self.would_restart(self.evidence.known()):
+            self.request_end(f"rank {rank.rank} died")
 
     def _wait(self, child: ChildProcess) -> int:
         """Until the command ends; signals that come meanwhile are noted and passed on."""
@@ -208,30 +221,30 @@ class Attempt:
             status = child.poll()
             if status is not None:
                 return status
-            self.guarded(self._reap, child)
-            if self._doomed:
-                return self._end(child)
-            for call in self.on_wake:
+            self.guarded(self._reap_orphans, child)
+            if self._end_reason:
+                return self._end_job(child)
+            for call in self.ticks:
                 self.guarded(call)
-            taken = signals.next_signal(child_process.WAKE_S)
-            if taken is not None:
-                number, sender, has_it = taken
-                self._note(number, sender)
-                if not has_it:
+            received = signals.next_signal(child_process.WAKE_S)
+            if received is not None:
+                number, sender, job_has_it = received
+                self._record_signal(number, sender)
+                if not job_has_it:
                     recording = self.guarded(self.watch.recording) or set()
                     signals.forward(number, child.pid, recording)
 
-    def _reap(self, child: ChildProcess) -> None:
+    def _reap_orphans(self, child: ChildProcess) -> None:
         """Orphans of the job; those of a whole container, where this process is its init."""
         if not (self.supervised or os.getpid() == 1):
             return
-        seen = processes.process_table()
-        below = processes.descendants(os.getpid(), seen)
-        self._pids |= below
-        self.shared_memory.look(below)
-        processes.reap_zombies({child.pid, *self.spare()}, seen)
+        table = processes.process_table()
+        pids = processes.descendants(os.getpid(), table)
+        self._job_pids |= pids
+        self.shared_memory.record_files(pids)
+        processes.reap_zombies({child.pid, *self.helper_pids()}, table)
 
-    def _end(self, child: ChildProcess) -> int:
+    def _end_job(self, child: ChildProcess) -> int:
         """Its ranks may save what they can, its agent has nothing left to do."""
         self.evidence.ended_by_us = now()
         ranks = self.watch.ranks()
@@ -240,38 +253,38 @@ class Attempt:
             processes.end_processes(alive or {child.pid}, GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
-        until, hurried = time.monotonic() + KILLED_S, False
+        until, is_hurried = time.monotonic() + KILLED_S, False
         while (status := child.poll()) is None:
-            if not hurried and self.hear() is not None:
-                until, hurried = min(until, time.monotonic() + HURRIED_S), True
+            if not is_hurried and self.poll_signals() is not None:
+                until, is_hurried = min(until, time.monotonic() + HURRIED_S), True
             if time.monotonic() > until:
                 return -signal.SIGKILL
             time.sleep(0.001)
         return status
 
-    def _clear(self) -> list[int]:
+    def _reap_leftovers(self) -> list[int]:
         """Everything that the dead attempt leaves behind; the processes that would not go."""
-        below = processes.descendants(os.getpid())
-        self._pids |= below
-        self.shared_memory.look(below)
-        stop = lambda: self.hear() is not None  # noqa: E731
-        left = processes.end_descendants(
-            self.spare(), grace_s=LEFTOVER_GRACE_S, limit_s=KILLED_S, stop=stop
+        pids = processes.descendants(os.getpid())
+        self._job_pids |= pids
+        self.shared_memory.record_files(pids)
+        stop = lambda: self.poll_signals() is not None  # noqa: E731
+        unkillable = processes.end_descendants(
+            self.helper_pids(), grace_s=LEFTOVER_GRACE_S, limit_s=KILLED_S, stop=stop
         )
-        self.shared_memory.sweep()
-        return left
+        self.shared_memory.remove_leftovers()
+        return unkillable
 
 
 def environment(
-    target: RunFolder, launch: str, env: Mapping[str, str] = os.environ
+    run_folder: RunFolder, launch: str, env: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """What the command gets: ours first on PYTHONPATH, and where to write."""
     path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
     return {
         **{name: value for name, value in env.items() if name not in probe.INTERNAL_ENV},
         "PYTHONPATH": os.pathsep.join(path),
-        "HEADWAY_RUN": target.run,
-        probe.ENV_FOLDER: target.absolute_journal,
+        "HEADWAY_RUN": run_folder.run,
+        probe.ENV_FOLDER: run_folder.absolute_journal,
         probe.ENV_LAUNCH: launch,
     }
 
@@ -288,7 +301,7 @@ def uses_elastic_restarts(command: Sequence[str]) -> bool:
 
 def _scheduler_times(env: Mapping[str, str]) -> dict[str, object]:
     """What a scheduler tells of this launch: when the resources came, when they were asked for."""
-    found: dict[str, object] = {}
+    times: dict[str, object] = {}
     sources = {
         "allocated": ("HEADWAY_ALLOCATED_AT", "SLURM_JOB_START_TIME"),
         "queued": ("HEADWAY_QUEUED_AT",),
@@ -297,8 +310,8 @@ def _scheduler_times(env: Mapping[str, str]) -> dict[str, object]:
         for name in names:
             text = env.get(name, "")
             if text.replace(".", "", 1).isdecimal() and len(text) < MAX_DIGITS:
-                found.setdefault(key, int(float(text) * 1e9))
+                times.setdefault(key, int(float(text) * 1e9))
     for key, name in (("scheduler_job", "SLURM_JOB_ID"), ("requeues", "SLURM_RESTART_COUNT")):
         if env.get(name):
-            found[key] = env[name]
-    return found
+            times[key] = env[name]
+    return times

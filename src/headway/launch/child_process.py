@@ -112,11 +112,11 @@ def wait(
     """
     while (status := child.poll()) is None:
         try:
-            taken = signals.next_signal(WAKE_S)
-            if taken is not None:
-                number, sender, has_it = taken
+            received = signals.next_signal(WAKE_S)
+            if received is not None:
+                number, sender, job_has_it = received
                 note(number, sender)
-                if not has_it:
+                if not job_has_it:
                     signals.forward(number, child.pid, set())
         except Exception:  # nothing is a reason to leave a child that lives
             time.sleep(signals.POLL_S)

@@ -57,36 +57,36 @@ def join_or_create_launch(journal: Path, env: Mapping[str, str]) -> str:
     """The id of this launch: a new one, or that of launchers that are running it now."""
     marker = journal / MARKER
     requeues = env.get("SLURM_RESTART_COUNT", "")
-    mine = uuid.uuid4().hex[:12]
-    aside = journal / f"{MARKER}-{mine}"
-    aside.write_text(f"{mine} {requeues}")
+    own_id = uuid.uuid4().hex[:12]
+    draft = journal / f"{MARKER}-{own_id}"
+    draft.write_text(f"{own_id} {requeues}")
     until = time.monotonic() + MARKER_LIMIT_S
     try:
         while True:
             try:
-                os.link(aside, marker)
-                return mine
+                os.link(draft, marker)
+                return own_id
             except OSError as error:
                 if error.errno != errno.EEXIST:
-                    return mine  # no hard links here: each launcher is a launch of its own
-            found = _read_marker(marker)
-            if found is None:
+                    return own_id  # no hard links here: each launcher is a launch of its own
+            marker_content = _read_marker(marker)
+            if marker_content is None:
                 if time.monotonic() > until:
                     raise OSError(errno.EBUSY, f"{marker.name} can neither be read nor replaced")
                 continue  # just taken away
-            theirs, _, theirs_requeues = found[0].partition(" ")
-            age = aside.stat().st_mtime - found[1]  # both by the file system's clock
-            fresh = theirs_requeues == requeues and age < HEARTBEAT_TIMEOUT_S
+            other_id, _, other_requeues = marker_content[0].partition(" ")
+            age = draft.stat().st_mtime - marker_content[1]  # both by the file system's clock
+            is_fresh = other_requeues == requeues and age < HEARTBEAT_TIMEOUT_S
             if (
-                theirs
-                and fresh
-                and not _all_members_dead(journal, theirs)
-                and not _is_over(journal, theirs)
+                other_id
+                and is_fresh
+                and not _all_members_dead(journal, other_id)
+                and not _is_over(journal, other_id)
             ):
-                return theirs
-            leave_launch(journal, theirs)
+                return other_id
+            leave_launch(journal, other_id)
     finally:
-        aside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 def _all_members_dead(journal: Path, launch: str) -> bool:
@@ -104,16 +104,16 @@ def _is_over(journal: Path, launch: str) -> bool:
     """Whether its supervisors have agreed that it has ended, and are just about to leave."""
     for path in journal.glob(f".decision-{launch}-*"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            agreed = json.loads(path.read_text())
-            if agreed.get("done") or agreed["decision"]["action"] != "restart":
+            decision = json.loads(path.read_text())
+            if decision.get("done") or decision["decision"]["action"] != "restart":
                 return True
     return False
 
 
-def has_live_launcher(journal: Path, at: float) -> bool:
+def has_live_launcher(journal: Path, fs_now: float) -> bool:
     """Whether launchers of a run are alive, on whatever node; `at`: now, by the file system."""
-    found = _read_marker(journal / MARKER)
-    return found is not None and at - found[1] < HEARTBEAT_TIMEOUT_S
+    content = _read_marker(journal / MARKER)
+    return content is not None and fs_now - content[1] < HEARTBEAT_TIMEOUT_S
 
 
 def refresh_marker(journal: Path) -> None:
@@ -125,8 +125,8 @@ def refresh_marker(journal: Path) -> None:
 def leave_launch(journal: Path, launch: str) -> None:
     """The launch is over, unless another one has begun meanwhile."""
     marker = journal / MARKER
-    found = _read_marker(marker)
-    if found is not None and found[0].partition(" ")[0] == launch:
+    content = _read_marker(marker)
+    if content is not None and content[0].partition(" ")[0] == launch:
         marker.unlink(missing_ok=True)
 
 
@@ -168,50 +168,53 @@ class NodeCoordinator:
         self.launch = launch
         self.me = f"{host}-{pid}"
         self._clock = clock
-        self._heard: dict[str, MemberSighting] = {}
-        self._late: set[int] = set()  # attempts of which the others were told so
+        self._sightings: dict[str, MemberSighting] = {}
+        self._voted: set[int] = set()  # attempts of which the others were told so
         self._member = self._path("member", self.me)
         with contextlib.suppress(OSError):  # nobody will wait for this node, and it decides alone
             self._member.write_text(_process_identity(pid))
-            self._forget_dead()
+            self._remove_dead_members()
 
     def _path(self, kind: str, *rest: object) -> Path:
         return self.journal / "-".join([f".{kind}", self.launch, *map(str, rest)])
 
-    def _forget_dead(self) -> None:
+    def _remove_dead_members(self) -> None:
         """Members of this host that were killed: whoever starts again takes their place."""
         host = self.me.rpartition("-")[0]
         for member in self.members(os.listdir(self.journal)) - {self.me}:
-            theirs, _, pid = member.rpartition("-")
+            member_host, _, pid = member.rpartition("-")
             path = self._path("member", member)
             with contextlib.suppress(OSError):
-                if theirs == host and path.read_text() not in ("", _process_identity(int(pid))):
+                if member_host == host and path.read_text() not in (
+                    "",
+                    _process_identity(int(pid)),
+                ):
                     path.unlink()
 
-    def lost(self, names: Iterable[str]) -> set[str]:
+    def lost_neighbor(self, file_names: Iterable[str]) -> set[str]:
         """The member that this one looks after, if it has not been heard of for a while.
 
         In the order of their names each looks after the next one: of several that are lost, at
         least one comes after a member that is not, and nobody reads the files of all.
         """
-        ring = sorted(self.members(names) | {self.me})
+        ring = sorted(self.members(file_names) | {self.me})
         following = ring[(ring.index(self.me) + 1) % len(ring)]
-        return {following} if following != self.me and self._stale(following) else set()
+        return {following} if following != self.me and self._is_lost(following) else set()
 
-    def past(self) -> list[dict[str, Any]]:
+    def decisions(self) -> list[dict[str, Any]]:
         """What was agreed on before, for a supervisor that comes late."""
         decisions = [self._read(self._path("decision", n).name) for n in range(self.attempt())]
-        return [agreed for agreed in decisions if "past" in agreed]
+        return [decision for decision in decisions if "past" in decision]
 
-    def alive(self) -> None:
+    def beat(self) -> None:
         """This supervisor lives."""
         with contextlib.suppress(OSError):
             os.utime(self._member)
 
-    def members(self, names: Iterable[str]) -> set[str]:
+    def members(self, file_names: Iterable[str]) -> set[str]:
         """Everybody who takes part, by the names of files in the folder."""
         prefix = self._path("member").name + "-"
-        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+        return {name.removeprefix(prefix) for name in file_names if name.startswith(prefix)}
 
     def attempt(self) -> int:
         """The number of the attempt that is going on now."""
@@ -221,39 +224,39 @@ class NodeCoordinator:
         except OSError:
             return 0
 
-    def over_elsewhere(self, attempt: int, names: Iterable[str]) -> bool:
+    def failed_on_other_node(self, attempt: int, file_names: Iterable[str]) -> bool:
         """Whether this attempt has failed for another member already."""
         prefix = self._path("ended", attempt).name + "-"
-        others = {name for name in names if name.startswith(prefix)} - {prefix + self.me}
-        said = [ended for ended in map(self._read, others) if ended]
+        others = {name for name in file_names if name.startswith(prefix)} - {prefix + self.me}
+        reports = [report for report in map(self._read, others) if report]
         # Who was told to stop has ended in order; this one will be told too, or notice itself.
-        return any(not ended.get("done") and ended.get("told") is None for ended in said)
+        return any(not report.get("done") and report.get("told") is None for report in reports)
 
-    def all_late(self, attempt: int, late: bool, names: Iterable[str]) -> bool:
+    def vote_hang(self, attempt: int, is_late: bool, file_names: Iterable[str]) -> bool:
         """Tell the others whether this node makes no step; whether none of them does."""
-        mine = self._path("late", attempt, self.me)
+        own_file = self._path("late", attempt, self.me)
         with contextlib.suppress(OSError):
-            if late:
-                mine.touch()
-                self._late.add(attempt)
-            elif attempt in self._late:
-                mine.unlink(missing_ok=True)
-                self._late.discard(attempt)
-        told = {*names, mine.name} if late else set()
-        missing = {
+            if is_late:
+                own_file.touch()
+                self._voted.add(attempt)
+            elif attempt in self._voted:
+                own_file.unlink(missing_ok=True)
+                self._voted.discard(attempt)
+        voters = {*file_names, own_file.name} if is_late else set()
+        not_voted = {
             member
-            for member in self.members(names)
-            if self._path("late", attempt, member).name not in told
+            for member in self.members(file_names)
+            if self._path("late", attempt, member).name not in voters
         }
-        return late and all(self._stale(member) for member in missing)
+        return is_late and all(self._is_lost(member) for member in not_voted)
 
-    def conclude(
+    def decide_together(
         self,
         attempt: int,
-        mine: NodeReport,
+        own_report: NodeReport,
         decide: Callable[[dict[str, NodeReport], set[str]], AgreedDecision],
-        waiting: Callable[[int], object] = lambda missing: None,
-        told_to_stop: Callable[[], int | None] = lambda: None,
+        on_wait: Callable[[int], object] = lambda not_reported: None,
+        stop_signal: Callable[[], int | None] = lambda: None,
     ) -> AgreedDecision:
         """Say how the attempt ended here, and learn what all do now.
 
@@ -261,48 +264,56 @@ class NodeCoordinator:
         supervisors only. `waiting` is told once how many are still to come; `told_to_stop` is
         asked all the while, and ends the wait soon.
         """
-        self._write(self._path("ended", attempt, self.me), mine)
+        self._write(self._path("ended", attempt, self.me), own_report)
         decision = self._path("decision", attempt)
-        since, stopping = time.monotonic(), 0.0
-        said_so = False
+        started, stopping = time.monotonic(), 0.0
+        has_notified = False
         while True:
-            number = told_to_stop()
+            number = stop_signal()
             if number is not None and not stopping:
                 stopping = time.monotonic()
-            if number is not None and mine.get("told") is None:
-                mine = {**mine, "told": number, "done": False}
-                self._write(self._path("ended", attempt, self.me), mine)
+            if number is not None and own_report.get("told") is None:
+                own_report = {**own_report, "told": number, "done": False}
+                self._write(self._path("ended", attempt, self.me), own_report)
             if decision.exists():
-                agreed = self._read(decision.name)
-                if agreed:
-                    return agreed
-            names = set(os.listdir(self.journal))
-            members = self.members(names) | {self.me}
-            ended = {m: self._path("ended", attempt, m).name for m in members}
-            missing = {member for member, name in ended.items() if name not in names}
-            gone = {member for member in missing if self._stale(member)}
-            late = bool(stopping) and time.monotonic() - stopping > STOPPING_S
-            if missing == gone or late:
-                heard = {m: said for m in members - missing if (said := self._read(ended[m]))}
-                self._write(decision, decide(heard, gone), exclusive=True)
+                agreement = self._read(decision.name)
+                if agreement:
+                    return agreement
+            file_names = set(os.listdir(self.journal))
+            members = self.members(file_names) | {self.me}
+            report_names = {m: self._path("ended", attempt, m).name for m in members}
+            not_reported = {
+                member for member, name in report_names.items() if name not in file_names
+            }
+            lost = {member for member in not_reported if self._is_lost(member)}
+            is_overdue = bool(stopping) and time.monotonic() - stopping > STOPPING_S
+            if not_reported == lost or is_overdue:
+                reports = {
+                    m: report
+                    for m in members - not_reported
+                    if (report := self._read(report_names[m]))
+                }
+                self._write(decision, decide(reports, lost), exclusive=True)
                 continue
-            if time.monotonic() - since > 5.0 and not said_so:
-                said_so = True
-                waiting(len(missing - gone))
-            time.sleep(0.01 if time.monotonic() - since < 1.0 else 0.1)
+            if time.monotonic() - started > 5.0 and not has_notified:
+                has_notified = True
+                on_wait(len(not_reported - lost))
+            time.sleep(0.01 if time.monotonic() - started < 1.0 else 0.1)
 
     def leave(self) -> None:
         """This supervisor is done; the last one to leave takes the papers along."""
         with contextlib.suppress(OSError):
             self._member.unlink(missing_ok=True)
-            names = os.listdir(self.journal)
-            if self.members(names):
+            file_names = os.listdir(self.journal)
+            if self.members(file_names):
                 return
-            for name in names:
-                if any(name.startswith(self._path(k).name) for k in ("ended", "decision", "late")):
+            for name in file_names:
+                if any(
+                    name.startswith(self._path(kind).name) for kind in ("ended", "decision", "late")
+                ):
                     (self.journal / name).unlink(missing_ok=True)
 
-    def _stale(self, member: str) -> bool:
+    def _is_lost(self, member: str) -> bool:
         """Not heard of for a while.
 
         What counts is how long this process has seen no change: the clock of the file system may
@@ -310,25 +321,25 @@ class NodeCoordinator:
         """
         try:
             changed = _touched_at(self._path("member", member))
-            at, before = self._clock(), self._heard.get(member)
-            if before is None:  # it may be long gone
-                self.alive()
+            at, previous = self._clock(), self._sightings.get(member)
+            if previous is None:  # it may be long gone
+                self.beat()
                 silence = max(_touched_at(self._member) - changed, 0.0)
-            elif changed != before.changed:
+            elif changed != previous.changed:
                 silence = 0.0
             else:
-                silence = before.silence + min(at - before.at, MAX_LOOK_GAP_S)
+                silence = previous.silence + min(at - previous.at, MAX_LOOK_GAP_S)
         except OSError:
             return True
-        self._heard[member] = MemberSighting(changed, at, silence)
+        self._sightings[member] = MemberSighting(changed, at, silence)
         return silence > HEARTBEAT_TIMEOUT_S
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads(file_access.read_file(self.journal / name))
+            content = json.loads(file_access.read_file(self.journal / name))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def _write(self, path: Path, content: dict[str, Any], *, exclusive: bool = False) -> None:
         write = write_exclusively if exclusive else write_atomically  # else another was faster

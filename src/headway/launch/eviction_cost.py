@@ -45,9 +45,9 @@ class EarlierLaunches:
 class _Start:
     """The way to training that is going on, or was taken last; times in ns."""
 
-    began: int  # the attempt
+    started: int  # the attempt
     recovers: bool  # the run has trained before
-    held: int = 0  # by attempts since then that never trained
+    earlier_ns: int = 0  # by attempts since then that never trained
     trained: bool = False
 
 
@@ -55,67 +55,69 @@ class EvictionCostReporter:
     """One for all attempts of a command on this node."""
 
     def __init__(self, journal: Path, launch: str) -> None:
-        self._past = earlier_launches(journal, launch)
-        self._save_s = self._past.save_s  # of the newest attempt before this one that saved
-        self._start_s = self._past.recover_s or 0.0
-        self._recoveries = [*self._past.recoveries]
-        self._start = _Start(0, recovers=bool(self._past.recover_s))
-        self._due = self._last = self._known = 0
+        self._earlier = earlier_launches(journal, launch)
+        self._save_s = self._earlier.save_s  # of the newest attempt before this one that saved
+        self._start_s = self._earlier.recover_s or 0.0
+        self._recoveries = [*self._earlier.recoveries]
+        self._start = _Start(0, recovers=bool(self._earlier.recover_s))
+        self._due_at = self._reported_at = self._save_count = 0
         self._restart = 0  # of torchrun itself
         self._ranks: Sequence[RankTail] = ()
         self._attempt: Attempt | None = None
 
-    def begin(self, attempt: Attempt) -> None:
+    def attempt_started(self, attempt: Attempt) -> None:
         """An attempt begins: tell its price from now on."""
         self._attempt = attempt
-        self._start.began = now() if attempt.number else process_begin()
-        self._due, self._known = self._start.began, 0
-        if self._past == EarlierLaunches():  # else it has something to tell at once
-            self._due += REPORT_EVERY_NS
+        self._start.started = now() if attempt.number else process_begin()
+        self._due_at, self._save_count = self._start.started, 0
+        if self._earlier == EarlierLaunches():  # else it has something to tell at once
+            self._due_at += REPORT_EVERY_NS
         self._restart = 0
-        attempt.watch.each_round.append(self._round)
+        attempt.watch.on_round.append(self._on_round)
 
-    def end(self, ranks: Sequence[RankTail]) -> None:
+    def attempt_ended(self, ranks: Sequence[RankTail]) -> None:
         """It is over. Where only its ranks know that they were told to go, it is said for later."""
         assert self._attempt is not None
-        self._conclude(ranks, now())
+        self._ranks_ended(ranks, now())
         if _reports_for_run(ranks) and all(rank.preempted for rank in ranks):
             step = ranks[0].preempted.get("step")
             self._attempt.writer.write({"ev": "preempted", "t": now(), "step": step})
 
-    def _conclude(self, ranks: Sequence[RankTail], t: int) -> None:
+    def _ranks_ended(self, ranks: Sequence[RankTail], t: int) -> None:
         """These ranks are gone; what follows is a recovery if any of them has trained."""
         saves = durable_saves(ranks)
         self._save_s = _typical_save_s(saves) if saves else self._save_s
         if not self._start.trained:
             alive = max((rank.pulse().alive for rank in ranks), default=0) or t
-            self._start.held += max(alive - self._start.began, 0)
+            self._start.earlier_ns += max(alive - self._start.started, 0)
             return
         self._start = _Start(t, recovers=True)
 
-    def _round(self, watch: ProcessWatch) -> None:
+    def _on_round(self, watch: ProcessWatch) -> None:
         ranks = watch.ranks()
         if not _reports_for_run(ranks):
             return
         t = now()
         if ranks[0].restart != self._restart:  # new ranks in the same launch: a start of its own
-            self._conclude(self._ranks, t)
-            self._restart, self._start.began = ranks[0].restart, t
+            self._ranks_ended(self._ranks, t)
+            self._restart, self._start.started = ranks[0].restart, t
         self._ranks = ranks
         if not self._start.trained and any(rank.pulse().steps for rank in ranks):
-            self._trains(t)
-        known = sum(map(_count_saves, ranks))
-        if t < self._due and (known == self._known or t < self._last + MIN_GAP_NS):
+            self._training_started(t)
+        save_count = sum(map(_count_saves, ranks))
+        if t < self._due_at and (
+            save_count == self._save_count or t < self._reported_at + MIN_GAP_NS
+        ):
             return
-        self._known, self._last, self._due = known, t, t + REPORT_EVERY_NS
+        self._save_count, self._reported_at, self._due_at = save_count, t, t + REPORT_EVERY_NS
         saves = durable_saves(ranks)
         assert self._attempt is not None
-        self._attempt.writer.write(self._event(t, ranks, saves))
+        self._attempt.writer.write(self._cost_event(t, ranks, saves))
 
-    def _trains(self, t: int) -> None:
+    def _training_started(self, t: int) -> None:
         """The first step of an attempt is made."""
         self._start.trained = True
-        took = round((self._start.held + t - self._start.began) / NS, 3)
+        took = round((self._start.earlier_ns + t - self._start.started) / NS, 3)
         if not self._start.recovers:
             self._start_s = took
             return
@@ -123,23 +125,25 @@ class EvictionCostReporter:
         assert self._attempt is not None
         self._attempt.writer.write({"ev": "recovered", "t": t, "s": took})
 
-    def _event(
+    def _cost_event(
         self, t: int, ranks: Sequence[RankTail], saves: Sequence[DurableSave]
     ) -> dict[str, Any]:
-        world = next((w for rank in ranks if type(w := rank.world) is int), None)
-        held = world or len(ranks)
-        since = max((start for start, _ in saves), default=self._start.began)
+        known_world = next(
+            (world_size for rank in ranks if type(world_size := rank.world) is int), None
+        )
+        accelerators = known_world or len(ranks)
+        since = max((start for start, _ in saves), default=self._start.started)
         recover = recovery_time(self._recoveries, self._start_s)
         return {
             "ev": "price",
             "t": t,
-            "accelerators": held,
+            "accelerators": accelerators,
             "since": since,
             "saved": bool(saves),
             "save_s": _typical_save_s(saves) if saves else self._save_s,
             "recover_s": round(recover, 3),
-            "preemptions": self._past.preemptions,
-            "lost_s": round(eviction_cost(held, (t - since) / NS, recover), 3),
+            "preemptions": self._earlier.preemptions,
+            "lost_s": round(eviction_cost(accelerators, (t - since) / NS, recover), 3),
         }
 
 
@@ -159,7 +163,7 @@ def _reports_for_run(ranks: Sequence[RankTail]) -> bool:
 
 def earlier_launches(journal: Path, launch: str) -> EarlierLaunches:
     """From the journals of the launchers that came before; they are small."""
-    told_to_go: set[str] = set()
+    preempted: set[str] = set()
     prices: dict[int, dict[str, Any]] = {}  # by the wall clock
     recoveries: dict[int, float] = {}
     for path in journal.glob("launcher-*.jsonl"):
@@ -171,10 +175,10 @@ def earlier_launches(journal: Path, launch: str) -> EarlierLaunches:
                 if type(record.get("s")) in (int, float):
                     recoveries[record["at"]] = float(record["s"])
             elif record.get("signal") != signal.SIGINT:
-                told_to_go.add(name)
+                preempted.add(name)
     last = prices[max(prices)] if prices else {}
     return EarlierLaunches(
-        len(told_to_go), last.get("save_s"), last.get("recover_s"), tuple(recoveries.values())
+        len(preempted), last.get("save_s"), last.get("recover_s"), tuple(recoveries.values())
     )
 
 

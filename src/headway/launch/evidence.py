@@ -26,51 +26,60 @@ _MACHINE_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO: that space
 class Evidence:
     """Gathers the facts of one attempt on this node."""
 
-    def __init__(self, watch: ProcessWatch, output: StderrTap) -> None:
+    def __init__(self, watch: ProcessWatch, stderr_tap: StderrTap) -> None:
         self.watch = watch
-        self.output = output
+        self.stderr_tap = stderr_tap
         self.node = os.uname().nodename
-        self.told: list[Fact] = []  # by those that watch: a hang
+        self.reported: list[Fact] = []  # by those that watch: a hang
         self.ended_by_us: int | None = None  # from then on, deaths are our own doing
         self._kernel = kernel_log.snapshot()
 
     def known(self) -> list[Fact]:
         """What the journals of this host and the watch tell, in a moment."""
-        found = list(self.told)
+        facts = list(self.reported)
         codes: dict[int, int] = {}
         for process in list(self.watch.processes.values()):
-            for failure in process.failed:
+            for failure in process.worker_failures:
                 codes.setdefault(failure["pid"], failure["code"])
         ranks = self.watch.ranks()
-        alone = 0 if len(ranks) == 1 else None  # what the ledger calls a rank without a number
+        single_rank = (
+            0 if len(ranks) == 1 else None
+        )  # what the ledger calls a rank without a number
         for process in ranks:
-            rank = alone if process.rank is None else process.rank
-            about: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
+            rank = single_rank if process.rank is None else process.rank
+            fields: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
             for error in process.errors:
                 text = _exception_text(error)
-                found.append(self.fact("exception", text=text, at=error["t"], **about))
+                facts.append(self.fact("exception", text=text, at=error["t"], **fields))
             code = codes.get(process.pid, process.code)
-            if process.died is None or not code or process.errors or self._ours(process.died):
+            if (
+                process.died is None
+                or not code
+                or process.errors
+                or self._is_our_doing(process.died)
+            ):
                 continue
-            found.append(self.fact("exit", code=code, at=process.died, **about))
-        return found
+            facts.append(self.fact("exit", code=code, at=process.died, **fields))
+        return facts
 
-    def _ours(self, died: int) -> bool:
+    def _is_our_doing(self, died: int) -> bool:
         return self.ended_by_us is not None and died >= self.ended_by_us
 
-    def all(self, status: int, told_to_stop: int | None, pids: set[int]) -> list[Fact]:
+    def all(self, status: int, stop_signal: int | None, pids: set[int]) -> list[Fact]:
         """When it is over; `pids` are the processes that belonged to it."""
         facts = self.known()
-        mine = pids if pid_space() == _MACHINE_PIDS else set()
-        facts += [fact for fact in kernel_log.since(self._kernel) if _concerns_job(fact.text, mine)]
-        with self.output.text() as log:
+        own_pids = pids if pid_space() == _MACHINE_PIDS else set()
+        facts += [
+            fact for fact in kernel_log.since(self._kernel) if _concerns_job(fact.text, own_pids)
+        ]
+        with self.stderr_tap.text() as log:
             facts += read_log(log, node=self.node)
         if self.ended_by_us is None:
             facts.append(self.fact("exit", code=status, at=now()))
-        if told_to_stop is not None:
-            name = signal.Signals(told_to_stop).name
+        if stop_signal is not None:
+            name = signal.Signals(stop_signal).name
             facts.append(self.fact("signal", text=f"the launcher was sent {name}"))
-        if told_to_stop is not None or any(f.code in (-9, -15, 137, 143) for f in facts):
+        if stop_signal is not None or any(f.code in (-9, -15, 137, 143) for f in facts):
             facts += slurm.ask_slurm()  # it may have been Slurm's
         return facts
 
@@ -101,7 +110,7 @@ def _concerns_job(text: str, pids: set[int]) -> bool:
 
     What names no process may be the job's, but for an OOM kill, which the counters tell better.
     """
-    found = _PROCESS_OF_LINE.search(text)
-    if found is None:
+    match = _PROCESS_OF_LINE.search(text)
+    if match is None:
         return not _OOM.search(text)
-    return int(next(pid for pid in found.groups() if pid)) in pids
+    return int(next(pid for pid in match.groups() if pid)) in pids

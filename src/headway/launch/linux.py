@@ -94,20 +94,20 @@ class _MemoryMap(ctypes.Structure):
 
 def set_command_line(argv: Sequence[str], env: Mapping[str, str]) -> None:
     """`/proc/PID/cmdline` and `/proc/PID/environ` tell these from now on."""
-    words = b"".join(os.fsencode(word) + b"\0" for word in argv)
-    settings = b"".join(os.fsencode(f"{key}={value}") + b"\0" for key, value in env.items())
+    argv_bytes = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    env_bytes = b"".join(os.fsencode(f"{key}={value}") + b"\0" for key, value in env.items())
     memory = mmap.mmap(
-        -1, max(len(words) + len(settings), 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        -1, max(len(argv_bytes) + len(env_bytes), 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     )
-    memory.write(words + settings)
+    memory.write(argv_bytes + env_bytes)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    end = begin + len(words)
+    end = begin + len(argv_bytes)
     _libc.sbrk.restype = ctypes.c_void_p
     stat = _stat_numbers()
     layout = _MemoryMap(
         start_code=stat[23], end_code=stat[24], start_stack=stat[25],
         start_data=stat[42], end_data=stat[43], start_brk=stat[44], brk=_libc.sbrk(0),
-        arg_start=begin, arg_end=end, env_start=end, env_end=end + len(settings),
+        arg_start=begin, arg_end=end, env_start=end, env_end=end + len(env_bytes),
         auxv=0, auxv_size=0, exe_fd=0xFFFFFFFF,
     )  # fmt: skip
     try:
@@ -170,13 +170,13 @@ def thread_count() -> int:
 
 def open_descriptors() -> dict[int, str]:
     """Open descriptors and what they are of, without the one that this takes to read."""
-    found = {}
+    descriptors = {}
     for entry in os.listdir("/proc/self/fd"):
         try:
-            found[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
+            descriptors[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
         except OSError:  # the listing's own
             continue
-    return found
+    return descriptors
 
 
 def resource_limits() -> dict[str, tuple[int, int]]:

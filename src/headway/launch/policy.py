@@ -55,9 +55,9 @@ def decide(
         return Decision("swap", f"{last.category} hit the node {last.node} again")
     if last.retry == "bounded" and last.step and _recurrences(history, "step") >= 2:
         return Decision("stop", f"the same failure at step {last.step} again: data or code")
-    idle = len(list(takewhile(lambda past: past.progressed is False, reversed(history))))
-    most = MAX_IDLE_RETRIES if last.retry == "bounded" else MAX_IDLE_RETRIES_EXTERNAL
-    if idle >= most:
+    idle = len(list(takewhile(lambda attempt: attempt.progressed is False, reversed(history))))
+    limit = MAX_IDLE_RETRIES if last.retry == "bounded" else MAX_IDLE_RETRIES_EXTERNAL
+    if idle >= limit:
         return Decision("stop", f"{idle} attempts in a row added no durable step: a crash loop")
     if len(history) > restarts:
         return Decision("stop", f"all {restarts} restarts are used")
@@ -65,12 +65,12 @@ def decide(
     return Decision("restart", f"restart {len(history)} of {restarts}", wait)
 
 
-def _recurrences(history: Sequence[AttemptSummary], what: str) -> int:
+def _recurrences(history: Sequence[AttemptSummary], field: str) -> int:
     """How often the last failure has come, with this about it the same."""
     last = history[-1]
     return sum(
-        past.fingerprint == last.fingerprint and getattr(past, what) == getattr(last, what)
-        for past in history
+        attempt.fingerprint == last.fingerprint and getattr(attempt, field) == getattr(last, field)
+        for attempt in history
     )
 
 
@@ -79,11 +79,13 @@ def _backoff(history: Sequence[AttemptSummary], seed: int) -> float:
     last = history[-1]
     if last.category not in BACKOFF_CATEGORIES:
         return 0.0
-    again = len(list(takewhile(lambda past: past.category == last.category, reversed(history))))
-    if again < 2:
+    repeats = len(
+        list(takewhile(lambda attempt: attempt.category == last.category, reversed(history)))
+    )
+    if repeats < 2:
         return 0.0
     jitter = random.Random(f"{seed}:{len(history)}").uniform(0.5, 1.5)
-    return round(min(2.0 ** (again - 2), MAX_BACKOFF_S) * jitter, 3)
+    return round(min(2.0 ** (repeats - 2), MAX_BACKOFF_S) * jitter, 3)
 
 
 def _node_suffix(node: str | None) -> str:

@@ -35,18 +35,18 @@ class ProcessWatch:
         self.launch = launch
         self.writer = writer
         self.processes: dict[str, RankTail] = {}  # by the name of the journal
-        self.names: set[str] = set()  # of all files in the folder
+        self.journal_files: set[str] = set()  # of all files in the folder
         with contextlib.suppress(OSError):
-            self.names = set(os.listdir(journal))
-        self.each_round: list[Callable[[ProcessWatch], None]] = []
+            self.journal_files = set(os.listdir(journal))
+        self.on_round: list[Callable[[ProcessWatch], None]] = []
         self.on_refresh: list[Callable[[], None]] = []
         self.on_death: list[Callable[[RankTail], None]] = []
         self._stop, self._wake = os.pipe()
-        self._before = frozenset(self.names)
-        self._known = set(self.names)
+        self._earlier_files = frozenset(self.journal_files)
+        self._seen_names = set(self.journal_files)
         self._fds: dict[int, RankTail] = {}
         self._faults: set[str] = set()
-        self._list_at = self._changed_at = 0
+        self._list_ns = self._changed_ns = 0
         self._pids = pid_space()
         self._refresh_at = 0
         self._poll = select.poll()
@@ -62,11 +62,11 @@ class ProcessWatch:
         """The command has ended: one last look, and stop."""
         os.close(self._wake)
         self._thread.join()
-        self._list_at = 0
+        self._list_ns = 0
         self._find_new()  # a short life on a busy machine may fall between two rounds
         self._find_others()
         for process in self.processes.values():
-            process.catch_up()
+            process.read_new()
             process.close()
         if self.pages is not None:
             self.pages.copy_all()
@@ -79,14 +79,14 @@ class ProcessWatch:
 
     def ranks(self) -> list[RankTail]:
         """The ranks of this host, dead or alive; those of torchrun's last restart only."""
-        return self.lives()[-1]
+        return self.elastic_restarts()[-1]
 
-    def lives(self) -> list[list[RankTail]]:
+    def elastic_restarts(self) -> list[list[RankTail]]:
         """The ranks by torchrun's own restarts, the last ones at the end; at least one list."""
-        all_of_them = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
-        found = [p for p in all_of_them if p.rank is not None] or all_of_them
-        numbers = sorted({p.restart for p in found})
-        return [[p for p in found if p.restart == number] for number in numbers] or [[]]
+        processes = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
+        ranks = [p for p in processes if p.rank is not None] or processes
+        numbers = sorted({p.restart for p in ranks})
+        return [[p for p in ranks if p.restart == number] for number in numbers] or [[]]
 
     def _loop(self) -> None:
         while self._round():
@@ -103,8 +103,8 @@ class ProcessWatch:
             self._refresh_at = now() + REFRESH_NS
         self._find_new()
         for process in self._fds.values():
-            process.catch_up()
-        for each in self.each_round:
+            process.read_new()
+        for each in self.on_round:
             self._guarded(each, self)
         ended = False
         for fd, _ in self._poll.poll(ROUND_MS):
@@ -121,7 +121,7 @@ class ProcessWatch:
         process.code = processes.zombie_exit_code(process.pid)
         code = {} if process.code is None else {"code": process.code}
         self.writer.write({"ev": "death", "t": process.died, "pid": process.pid, **code})
-        process.catch_up()
+        process.read_new()
         if self.pages is not None:
             self._guarded(self.pages.copy, os.path.basename(process.page))
         for call in self.on_death:
@@ -135,22 +135,22 @@ class ProcessWatch:
             text = f"{type(error).__name__}: {error}"
             if text not in self._faults:
                 self._faults.add(text)
-                told = {"hook": "launcher", "code": "launcher-fault", "text": text}
-                self.writer.write({"ev": "note", "t": now(), **told})
+                fields = {"hook": "launcher", "code": "launcher-fault", "text": text}
+                self.writer.write({"ev": "note", "t": now(), **fields})
 
     def _find_new(self) -> None:
-        names = set(self.names) if self._list() else set()
+        names = set(self.journal_files) if self._list() else set()
         if self.pages is not None:
             names |= {page.removesuffix(SUFFIX) + ".jsonl" for page in self.pages.names()}
-        for name in names - self._known:
+        for name in names - self._seen_names:
             host, pid = _writer_of(name)
             page = page_of(self.journal, self.pages, name)
             process = RankTail(str(self.journal / name), pid, page)
             if host == self._host:
-                process.catch_up()
+                process.read_new()
                 if not process.head:
                     continue  # its first line is just being written
-            self._known.add(name)
+            self._seen_names.add(name)
             if host != self._host or process.head.get("pids") not in (None, self._pids):
                 continue  # numbers of another host or container mean other processes here
             self.processes[name] = process
@@ -170,26 +170,30 @@ class ProcessWatch:
         On a network file system once a second, and for no more than a fiftieth of the time.
         """
         t = now()
-        if t < self._list_at:
+        if t < self._list_ns:
             return False
         try:
             names = set(os.listdir(self.journal))
         except OSError:  # somebody has removed the run folder
             return False
-        if names != self.names:
-            self.names, self._changed_at = names, t
-        self._list_at = t + (IDLE_ROUND_NS if t - self._changed_at > IDLE_AFTER_NS else 0)
+        if names != self.journal_files:
+            self.journal_files, self._changed_ns = names, t
+        self._list_ns = t + (IDLE_ROUND_NS if t - self._changed_ns > IDLE_AFTER_NS else 0)
         if self.pages is not None:
-            done = now()
-            self._list_at = done + max(SHARED_ROUND_NS, MAX_LIST_SHARE * (done - t))
+            listed = now()
+            self._list_ns = listed + max(SHARED_ROUND_NS, MAX_LIST_SHARE * (listed - t))
         return True
 
     def _find_others(self) -> None:
         """Processes on hosts without a launcher of their own, as below `srun`: read at the end."""
-        for name in self.names - self._before:
+        for name in self.journal_files - self._earlier_files:
             host, pid = _writer_of(name)
-            mark = f"launcher-{self.launch}-{host}-"
-            if not host or host == self._host or any(n.startswith(mark) for n in self.names):
+            launcher_prefix = f"launcher-{self.launch}-{host}-"
+            if (
+                not host
+                or host == self._host
+                or any(other.startswith(launcher_prefix) for other in self.journal_files)
+            ):
                 continue
             self.processes[name] = RankTail(str(self.journal / name), pid)
 

@@ -29,12 +29,12 @@ class ProcInfo(NamedTuple):
 
 def process_table() -> dict[int, ProcInfo]:
     """Every process that may be looked at."""
-    found = {}
+    table = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-                found[int(name)] = process_info(int(name))
-    return found
+                table[int(name)] = process_info(int(name))
+    return table
 
 
 def process_info(pid: int) -> ProcInfo:
@@ -69,47 +69,47 @@ def process_name(pid: int) -> bytes:
         return b""
 
 
-def descendants(root: int, seen: dict[int, ProcInfo] | None = None) -> set[int]:
+def descendants(root: int, table: dict[int, ProcInfo] | None = None) -> set[int]:
     """Every process below `root`."""
     children: dict[int, list[int]] = {}
-    for pid, (parent, _, _) in (process_table() if seen is None else seen).items():
+    for pid, (parent, _, _) in (process_table() if table is None else table).items():
         children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    waiting = [root]
-    while waiting:
-        new = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
-        found.update(new)
-        waiting += new
-    return found
+    below: set[int] = set()
+    pending = [root]
+    while pending:
+        children_of = [pid for pid in children.get(pending.pop(), []) if pid not in below]
+        below.update(children_of)
+        pending += children_of
+    return below
 
 
-def ancestors(pid: int, root: int, seen: dict[int, ProcInfo]) -> list[int]:
+def ancestors(pid: int, root: int, table: dict[int, ProcInfo]) -> list[int]:
     """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
-    found: list[int] = []
+    path: list[int] = []
     # Not for ever: where numbers were used again during the look, parents may form a ring.
-    while pid in seen and pid != root and len(found) <= len(seen):
-        pid = seen[pid].parent
-        found.append(pid)
-    return found if found and found[-1] == root else []
+    while pid in table and pid != root and len(path) <= len(table):
+        pid = table[pid].parent
+        path.append(pid)
+    return path if path and path[-1] == root else []
 
 
 def still_running(pids: Iterable[int]) -> set[int]:
     """Those that have not ended; a zombie has."""
-    found = set()
+    running = set()
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             if process_info(pid).state not in ("Z", "X"):
-                found.add(pid)
-    return found
+                running.add(pid)
+    return running
 
 
 def wait_gone(pids: Iterable[int], seconds: float) -> bool:
     """Whether all have ended within that time."""
-    left, until = still_running(pids), time.monotonic() + seconds
-    while left and time.monotonic() < until:
+    remaining, until = still_running(pids), time.monotonic() + seconds
+    while remaining and time.monotonic() < until:
         time.sleep(0.002)
-        left = still_running(left)
-    return not left
+        remaining = still_running(remaining)
+    return not remaining
 
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -150,12 +150,12 @@ def helper_process(command: Sequence[str], **options: Any) -> Iterator[subproces
             _helpers.discard(child.pid)
 
 
-def reap_zombies(spare: Iterable[int], seen: Mapping[int, ProcInfo]) -> None:
+def reap_zombies(excluded: Iterable[int], table: Mapping[int, ProcInfo]) -> None:
     """Take the exit status of adopted children that have ended, but not of those in `spare`."""
     with _starting:
-        kept = {*spare, *_helpers}
-        for pid, process in seen.items():
-            if process.state == "Z" and process.parent == os.getpid() and pid not in kept:
+        kept_pids = {*excluded, *_helpers}
+        for pid, process in table.items():
+            if process.state == "Z" and process.parent == os.getpid() and pid not in kept_pids:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
@@ -165,27 +165,29 @@ def reap_ended(pids: Iterable[int], limit_s: float) -> None:
 
     A process is adopted a moment after it has ended, when its parent is gone as well.
     """
-    left, until = set(pids), time.monotonic() + limit_s
-    while left and time.monotonic() < until:
-        seen = {pid: process for pid, process in process_table().items() if pid in left}
-        reap_zombies((), seen)
-        left = {pid for pid, process in seen.items() if (process.state, process.parent) != ("Z", 1)}
+    remaining, until = set(pids), time.monotonic() + limit_s
+    while remaining and time.monotonic() < until:
+        zombies = {pid: process for pid, process in process_table().items() if pid in remaining}
+        reap_zombies((), zombies)
+        remaining = {
+            pid for pid, process in zombies.items() if (process.state, process.parent) != ("Z", 1)
+        }
         time.sleep(0.002)
 
 
 def end_processes(pids: Iterable[int], grace_s: float) -> None:
     """SIGTERM to each; SIGKILL at once to what is stopped, and to the rest after the grace."""
-    left = set(pids)
-    seen = process_table()
-    for pid in left & seen.keys():
-        _send(pid, signal.SIGKILL if seen[pid].state in ("T", "t") else signal.SIGTERM)
-    wait_gone(left, grace_s)
-    for pid in still_running(left):
+    remaining = set(pids)
+    table = process_table()
+    for pid in remaining & table.keys():
+        _send(pid, signal.SIGKILL if table[pid].state in ("T", "t") else signal.SIGTERM)
+    wait_gone(remaining, grace_s)
+    for pid in still_running(remaining):
         _send(pid, signal.SIGKILL)
 
 
 def end_descendants(
-    spare: Iterable[int] = (),
+    excluded: Iterable[int] = (),
     *,
     grace_s: float,
     limit_s: float = 60.0,
@@ -195,46 +197,46 @@ def end_descendants(
 
     `stop`: whether to wait no longer for what got SIGKILL.
     """
-    end_processes(_job_processes(spare), grace_s)
+    end_processes(_job_processes(excluded), grace_s)
     until = time.monotonic() + limit_s
     while True:
-        reap_zombies(spare, process_table())
-        left = still_running(_job_processes(spare))
-        if not left or time.monotonic() > until or stop():
-            return sorted(left)
-        for pid in left:  # also what was forked meanwhile
+        reap_zombies(excluded, process_table())
+        remaining = still_running(_job_processes(excluded))
+        if not remaining or time.monotonic() > until or stop():
+            return sorted(remaining)
+        for pid in remaining:  # also what was forked meanwhile
             _send(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
-def wait_for_writers(limit_s: float, hurried: Callable[[], bool] = lambda: False) -> set[int]:
+def wait_for_writers(limit_s: float, is_hurried: Callable[[], bool] = lambda: False) -> set[int]:
     """Checkpoint writers write what they have and go; those that still do when it is over."""
     writers = checkpoint_writers(process_table())
     for pid in writers:
         _send(pid, signal.SIGTERM)
     until = time.monotonic() + limit_s
-    while (left := still_running(writers)) and time.monotonic() < until and not hurried():
+    while (remaining := still_running(writers)) and time.monotonic() < until and not is_hurried():
         reap_zombies((), process_table())
         time.sleep(0.01)
-    return left
+    return remaining
 
 
-def checkpoint_writers(seen: Mapping[int, ProcInfo]) -> set[int]:
+def checkpoint_writers(table: Mapping[int, ProcInfo]) -> set[int]:
     """The checkpoint writers below this process."""
-    found = set()
-    for pid in descendants(os.getpid(), dict(seen)):
+    writers = set()
+    for pid in descendants(os.getpid(), dict(table)):
         with contextlib.suppress(OSError):
             if WRITER_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                found.add(pid)
-    return found
+                writers.add(pid)
+    return writers
 
 
-def _job_processes(spare: Iterable[int]) -> set[int]:
-    seen = process_table()
-    kept = {*spare, *_helpers, *checkpoint_writers(seen)}
-    for pid in list(kept):
-        kept |= descendants(pid, seen)
-    return descendants(os.getpid(), seen) - kept
+def _job_processes(excluded: Iterable[int]) -> set[int]:
+    table = process_table()
+    not_job = {*excluded, *_helpers, *checkpoint_writers(table)}
+    for pid in list(not_job):
+        not_job |= descendants(pid, table)
+    return descendants(os.getpid(), table) - not_job
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -251,38 +253,38 @@ class SharedMemory:
 
     def __init__(self, folder: Path = SHARED_MEMORY) -> None:
         self.folder = folder
-        self._made: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: maker and identity
-        self._looked: set[tuple[str, int]] = set()
+        self._files: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: maker and identity
+        self._recorded: set[tuple[str, int]] = set()
 
-    def look(self, pids: Collection[int]) -> None:
+    def record_files(self, pids: Collection[int]) -> None:
         """Note what these processes, which live and belong to the job, have made."""
         for entry in _entries(self.folder):
             pid = _creator_pid(entry.name)
-            if pid not in pids or (entry.name, entry.inode()) in self._looked:
+            if pid not in pids or (entry.name, entry.inode()) in self._recorded:
                 continue
-            self._looked.add((entry.name, entry.inode()))
+            self._recorded.add((entry.name, entry.inode()))
             with contextlib.suppress(OSError):
                 identity = _file_identity(entry)
                 if identity in _mapped_files(pid):
-                    self._made[entry.name] = pid, identity
+                    self._files[entry.name] = pid, identity
 
-    def sweep(self) -> list[str]:
+    def remove_leftovers(self) -> list[str]:
         """Remove what is left of the dead; its names."""
         removed = []
-        for name, (pid, identity) in self._made.items():
+        for name, (pid, identity) in self._files.items():
             path = self.folder / name
             with contextlib.suppress(OSError):
                 if not os.path.exists(f"/proc/{pid}") and _file_identity(path) == identity:
                     path.unlink()
                     removed.append(name)
-        self._made = {name: made for name, made in self._made.items() if name not in removed}
+        self._files = {name: file for name, file in self._files.items() if name not in removed}
         return sorted(removed)
 
 
 def _creator_pid(name: str) -> int:
     """The number of a process that stands in a name; 0 if there is none."""
-    named = PID_IN_NAME.match(name)
-    return next((int(group) for group in named.groups() if group), 0) if named else 0
+    match = PID_IN_NAME.match(name)
+    return next((int(group) for group in match.groups() if group), 0) if match else 0
 
 
 def _file_identity(path: os.DirEntry[str] | Path) -> tuple[int, int]:
@@ -292,37 +294,37 @@ def _file_identity(path: os.DirEntry[str] | Path) -> tuple[int, int]:
 
 def _mapped_files(pid: int) -> set[tuple[int, int]]:
     """The files in shared memory that a process has mapped."""
-    found = set()
+    files = set()
     with open(f"/proc/{pid}/maps", "rb") as file:
         for line in file:
             fields = line.split(None, 5)
             if len(fields) == 6 and fields[5].startswith(b"/"):
                 major, _, minor = fields[3].partition(b":")
                 device = os.makedev(int(major, 16), int(minor, 16))
-                found.add((device, int(fields[4])))
-    return found
+                files.add((device, int(fields[4])))
+    return files
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except OSError:
         return []
 
 
 def orphans_of_run(journal: str, launch: str) -> set[int]:
     """Processes that record into this run for a launch that is over: their launcher was killed."""
-    found = set()
-    ours = f"HEADWAY_DIR={journal}".encode()
+    orphans = set()
+    own_folder = f"HEADWAY_DIR={journal}".encode()
     for pid in process_table():
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/environ", "rb") as file:
-                words = file.read().split(b"\0")
-            if ours not in words:
+                variables = file.read().split(b"\0")
+            if own_folder not in variables:
                 continue
-            for word in words:
-                name, _, value = word.partition(b"=")
+            for variable in variables:
+                name, _, value = variable.partition(b"=")
                 if name == b"HEADWAY_LAUNCH" and value.partition(b".")[0] != launch.encode():
-                    found.add(pid)
-    return found
+                    orphans.add(pid)
+    return orphans

@@ -15,24 +15,24 @@ DurableSave = tuple[int, int]  # when the state was taken, and when it was durab
 
 def durable_saves(ranks: Iterable[RankTail]) -> list[DurableSave]:
     """The checkpoints of these ranks that one could resume from, files of one step together."""
-    found: dict[tuple[str, object], DurableSave] = {}
+    saves: dict[tuple[str, object], DurableSave] = {}
     for rank in ranks:
         for save in rank.saves:
             if "level" in save or save.get("part") is True:
                 continue  # a Checkpointer tells itself what became of it
-            _merge_save(found, ("span", save.get("step")), save["t"], save["end"])
-        for told in rank.outcomes:
-            if told.get("level") == "disk" and not told.get("error"):
-                took = round(float(told.get("durable_s") or 0.0) * NS)
-                _merge_save(found, ("told", told.get("step")), told["t"] - took, told["t"])
-    return sorted(found.values(), key=lambda save: save[1])
+            _merge_save(saves, ("span", save.get("step")), save["t"], save["end"])
+        for outcome in rank.outcomes:
+            if outcome.get("level") == "disk" and not outcome.get("error"):
+                took = round(float(outcome.get("durable_s") or 0.0) * NS)
+                _merge_save(saves, ("told", outcome.get("step")), outcome["t"] - took, outcome["t"])
+    return sorted(saves.values(), key=lambda save: save[1])
 
 
 def _merge_save(
-    found: dict[tuple[str, object], DurableSave], key: tuple[str, object], *times: int
+    saves: dict[tuple[str, object], DurableSave], key: tuple[str, object], *times: int
 ) -> None:
-    start, end = found.get(key, times)
-    found[key] = (min(start, times[0]), max(end, times[1]))
+    start, end = saves.get(key, times)
+    saves[key] = (min(start, times[0]), max(end, times[1]))
 
 
 class Progress:
@@ -48,10 +48,12 @@ class Progress:
 
     def conclude(self, ranks: Sequence[RankTail]) -> tuple[int | None, bool | None]:
         """A life of the ranks is over: the step it came to, and whether it added a durable one."""
-        made = max((rank.pulse().steps for rank in ranks), default=0)
+        steps_made = max((rank.pulse().steps for rank in ranks), default=0)
         saves = [(number, save) for number, rank in enumerate(ranks) for save in rank.saves]
         loads = [(number, load) for number, rank in enumerate(ranks) for load in rank.loads]
-        bases = [rank.declared_base for rank in ranks if rank.declared_base is not None]
+        start_steps = [
+            rank.declared_start_step for rank in ranks if rank.declared_start_step is not None
+        ]
         stretches = self._lineage.add(
             self._attempts,
             [
@@ -63,22 +65,22 @@ class Progress:
                     for number, load in loads
                 ),
             ],
-            steps=made,
-            declared=min(bases, default=None),
+            steps=steps_made,
+            declared=min(start_steps, default=None),
             known=not self._lineage.saves and all(load.get("made") for _, load in loads),
         )
         self._attempts += 1
         added = False
         for number, save in saves:
             event = _lineage_event(number, save, save.get("step"), False)
-            begun = [stretch for stretch in stretches[1:] if stretch.at <= event.t]
-            stretch = [stretches[0], *begun][-1]
+            earlier = [stretch for stretch in stretches[1:] if stretch.at <= event.t]
+            stretch = [stretches[0], *earlier][-1]
             step = stretch.step(event.made) if stretch.known else None
             if event.made and (step is None or step > self.durable):
                 self.durable, added = max(self.durable, step or 0), True
-        last = [stretches[0], *(s for s in stretches[1:] if s.made < made)][-1]
-        step = last.step(made) if last.known else None
-        if made and not self._lineage.saves:
+        last = [stretches[0], *(s for s in stretches[1:] if s.made < steps_made)][-1]
+        step = last.step(steps_made) if last.known else None
+        if steps_made and not self._lineage.saves:
             return step, None  # no save was ever seen
         return step, added
 

@@ -86,7 +86,7 @@ def make_pages(journal: Path) -> PulsePages | None:
 def file_system(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
     """The type of the file system that a path is on; empty if that cannot be told."""
     target = os.path.realpath(path)
-    found, length = "", -1
+    kind, length = "", -1
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
@@ -94,10 +94,10 @@ def file_system(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
                 mount = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), left.split(" ")[4])
                 mount = mount.rstrip("/")
                 if len(mount) >= length and f"{target}/".startswith(f"{mount}/"):
-                    found, length = right.split(" ")[0], len(mount)
+                    kind, length = right.split(" ")[0], len(mount)
     except (OSError, IndexError):
         return ""
-    return found
+    return kind
 
 
 def page_of(journal: Path, pages: PulsePages | None, name: str) -> str:

@@ -98,26 +98,28 @@ def prepare(
             f"the run name {run!r} cannot be a folder's name; give another --name",
             code="run-name-invalid",
         )
-    wanted = Path(output) if output and url is None else Path("headway") / run
-    asked = _RunRequest(
+    preferred = Path(output) if output and url is None else Path("headway") / run
+    request = _RunRequest(
         identity=identity,
         command=None if name or output else list(command),  # else they may differ
         join=join,
         force=force,
     )
     try:
-        facts = _run_json(run, identity, command, url, labels, boosters)
-        folder, reason = _choose_folder(wanted, asked, facts)
-        run = folder.name if folder != wanted else run
+        content = _run_json(run, identity, command, url, labels, boosters)
+        folder, reason = _choose_folder(preferred, request, content)
+        run = folder.name if folder != preferred else run
         launch = coordination.join_or_create_launch(folder / JOURNAL, env)
         names = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
     except OSError as error:
-        raise TargetUnwritable(f"cannot write to {wanted}: {error.strerror or error}") from None
-    before = {name for name in names if name.partition(".")[0] != launch}  # restarts are name.1 ...
+        raise TargetUnwritable(f"cannot write to {preferred}: {error.strerror or error}") from None
+    earlier = {
+        name for name in names if name.partition(".")[0] != launch
+    }  # restarts are name.1 ...
     note = FINE
-    if folder != wanted and (name or output or identity):  # else its name was ours to choose
+    if folder != preferred and (name or output or identity):  # else its name was ours to choose
         note = Reason(f"{reason}; recording to {folder}", code=reason.code)
-    return RunFolder(run=run, folder=folder, url=url, launch=launch, index=len(before), note=note)
+    return RunFolder(run=run, folder=folder, url=url, launch=launch, index=len(earlier), note=note)
 
 
 def prepare_temporary(command: Sequence[str], url: str | None, reason: str) -> RunFolder:
@@ -169,55 +171,58 @@ class _RunRequest:
 
 
 def _choose_folder(
-    wanted: Path, asked: _RunRequest, facts: Mapping[str, Any]
+    preferred: Path, request: _RunRequest, content: Mapping[str, Any]
 ) -> tuple[Path, Reason]:
     """The first of run, run-2, ... that is free or to be joined; and why it is not the first."""
-    number, folder, first = 1, wanted, FINE
+    number, folder, first = 1, preferred, FINE
     while True:
-        reason = _refusal(folder, asked)
+        reason = _refusal(folder, request)
         if reason is None:
             return folder, first  # joined
-        named = {**facts, "run": folder.name} if first else facts
-        if not reason and _create(folder, named):
+        renamed = {**content, "run": folder.name} if first else content
+        if not reason and _create(folder, renamed):
             return folder, first
         if reason:  # else another launch was faster: look again
             first = first or reason
             number += 1
-            folder = wanted.with_name(f"{wanted.name}-{number}")
+            folder = preferred.with_name(f"{preferred.name}-{number}")
 
 
-def _refusal(folder: Path, asked: _RunRequest) -> Reason | None:
+def _refusal(folder: Path, request: _RunRequest) -> Reason | None:
     """Why the folder is not for this launch; FINE if it is free, None if it is joined."""
     if not os.path.lexists(folder):
         return FINE
     if not folder.is_dir():
         return Reason(f"{folder} is a file", code="folder-exists")
-    known = _identity_of(folder)
-    if not (known or (folder / JOURNAL).is_dir()):
+    identity = _identity_of(folder)
+    if not (identity or (folder / JOURNAL).is_dir()):
         empty = all(entry.name.startswith(f".{RUN_JSON}.") for entry in folder.iterdir())
         return FINE if empty else Reason(f"{folder} is not a run folder", code="folder-exists")
-    mark = folder / f".write-{os.uname().nodename}-{os.getpid()}"
+    probe_file = folder / f".write-{os.uname().nodename}-{os.getpid()}"
     try:
-        mark.touch()
-        mine = mark.stat()  # by the file system: some map users, and have a clock of their own
-        mark.unlink()
+        probe_file.touch()
+        own = probe_file.stat()  # by the file system: some map users, and have a clock of their own
+        probe_file.unlink()
     except PermissionError:
         return Reason(f"{folder} cannot be written", code="run-of-another-user")
-    made = [path for path in (folder / RUN_JSON, folder / JOURNAL) if path.exists()]
-    if any(path.stat().st_uid != mine.st_uid for path in made):
+    existing = [path for path in (folder / RUN_JSON, folder / JOURNAL) if path.exists()]
+    if any(path.stat().st_uid != own.st_uid for path in existing):
         return Reason(f"{folder} belongs to another user", code="run-of-another-user")
-    if asked.force:
+    if request.force:
         shutil.rmtree(folder / JOURNAL, ignore_errors=True)
         for name in (RUN_JSON, COMMAND_JSON):
             (folder / name).unlink(missing_ok=True)
         return FINE
-    same = asked.identity is not None and known.get("identity") == asked.identity
-    if asked.command is not None:
-        same = same and read_command(folder) in (asked.command, redact.words(asked.command))
-    if not (same or asked.join):
+    is_same = request.identity is not None and identity.get("identity") == request.identity
+    if request.command is not None:
+        is_same = is_same and read_command(folder) in (
+            request.command,
+            redact.words(request.command),
+        )
+    if not (is_same or request.join):
         return Reason(f"the run {folder.name} exists in {folder}", code="run-exists")
     journal = folder / JOURNAL
-    if not coordination.has_live_launcher(journal, mine.st_mtime) and _is_complete(journal):
+    if not coordination.has_live_launcher(journal, own.st_mtime) and _is_complete(journal):
         return Reason(f"the run {folder.name} is complete", code="run-complete")
     journal.mkdir(exist_ok=True)
     return None
@@ -226,21 +231,21 @@ def _refusal(folder: Path, asked: _RunRequest) -> Reason | None:
 def _identity_of(folder: Path) -> dict[str, Any]:
     """What run.json says; where there are no hard links another node may be just writing it."""
     for _ in range(20):
-        known = read_identity(folder)
-        if known or not (folder / RUN_JSON).exists():
-            return known
+        identity = read_identity(folder)
+        if identity or not (folder / RUN_JSON).exists():
+            return identity
         time.sleep(0.04)
     return {}
 
 
-def _create(folder: Path, facts: Mapping[str, Any]) -> bool:
+def _create(folder: Path, content: Mapping[str, Any]) -> bool:
     """Make it this run's; False if another launch was faster."""
     folder.mkdir(parents=True, exist_ok=True)
-    shown = redact.data(dict(facts))
-    if not write_exclusively(folder / RUN_JSON, json.dumps(shown, indent=1) + "\n"):
+    redacted = redact.data(dict(content))
+    if not write_exclusively(folder / RUN_JSON, json.dumps(redacted, indent=1) + "\n"):
         return False
-    if shown["command"] != facts["command"]:
-        write_command(folder, facts["command"])
+    if redacted["command"] != content["command"]:
+        write_command(folder, content["command"])
     (folder / JOURNAL).mkdir(exist_ok=True)
     return True
 
@@ -253,32 +258,32 @@ def _is_complete(journal: Path) -> bool:
         name, _, process = path.name.removeprefix("launcher-").partition("-")
         launch, _, number = name.partition(".")
         attempt = int(number) if number.isdecimal() else 0
-        known = last.get((launch, process))
-        if known is None or known[0] < attempt:
+        previous = last.get((launch, process))
+        if previous is None or previous[0] < attempt:
             last[launch, process] = attempt, *_launcher_end(path)
-    for (launch, _), (_, began, good) in last.items():
-        launches.setdefault(launch, []).append((began, good))
+    for (launch, _), (_, start, ended_well) in last.items():
+        launches.setdefault(launch, []).append((start, ended_well))
     newest = max(launches.values(), key=max, default=[])
-    return bool(newest) and all(good for _, good in newest)
+    return bool(newest) and all(ended_well for _, ended_well in newest)
 
 
 def _launcher_end(path: Path) -> tuple[int, bool]:
     """When a launcher began, and whether its job ended well and not because it was told to."""
-    began, code = 0, None
+    start, code = 0, None
     try:
         with file_access.open_file(path) as file:
-            began = int(json.loads(file.readline())["wall"])
+            start = int(json.loads(file.readline())["wall"])
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except (OSError, ValueError, KeyError, TypeError):
-        return began, False
+        return start, False
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             if line.startswith((b'{"ev":"signal"', b'{"ev":"preempted"')):
-                return began, False
+                return start, False
             if line.startswith(b'{"ev":"exit"'):
                 code = json.loads(line).get("code")
-    return began, code == 0
+    return start, code == 0
 
 
 def _run_json(
@@ -308,10 +313,10 @@ def _run_json(
 
 def installed_versions() -> dict[str, str]:
     """Of Headway, Python and torch, as they are installed here."""
-    found = {"headway": __version__, "python": sys.version.split()[0]}
+    versions = {"headway": __version__, "python": sys.version.split()[0]}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found["torch"] = importlib.metadata.version("torch")  # found, not imported
-    return found
+        versions["torch"] = importlib.metadata.version("torch")  # found, not imported
+    return versions
 
 
 def folder_of_process() -> tuple[Path, str]:

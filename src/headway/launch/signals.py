@@ -90,8 +90,8 @@ def _wait(seconds: float) -> None:
         poll.poll(max(seconds, 0) * 1000)
         return
     until = time.monotonic() + seconds
-    while not AWAITED & signal.sigpending() and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, POLL_S))
+    while not AWAITED & signal.sigpending() and (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(remaining, POLL_S))
 
 
 def _signalfd(numbers: Iterable[int]) -> int | None:
@@ -128,17 +128,17 @@ def run_with_deadline(
     def stop(*_: object) -> None:
         nonlocal count
         count += 1
-        left = min(until - time.monotonic(), hurried_s) if count == 1 else 0.0
+        remaining = min(until - time.monotonic(), hurried_s) if count == 1 else 0.0
         if working:
-            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6), OVERDUE_AGAIN_S)
+            signal.setitimer(signal.ITIMER_REAL, max(remaining, 1e-6), OVERDUE_AGAIN_S)
 
-    def over(*_: object) -> None:
+    def expire(*_: object) -> None:
         if working:
             raise DeadlineExceeded
 
     stopping = STOP_SIGNALS - _ignored
     before = {number: signal.signal(number, stop) for number in stopping}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, over)
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, before)
     try:
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), OVERDUE_AGAIN_S)
@@ -182,13 +182,13 @@ def forward(number: signal.Signals, child: int, recording: set[int]) -> None:
 
 def forward_targets(child: int, recording: set[int]) -> list[int]:
     """The processes of the job's group, without the helpers of those that record."""
-    seen = processes.process_table()
-    group = seen[child].group if child in seen else child
-    found = [child]
-    for pid, process in seen.items():
-        above = processes.ancestors(pid, child, seen)
-        if not above or process.group != group:
+    table = processes.process_table()
+    group = table[child].group if child in table else child
+    pids = [child]
+    for pid, process in table.items():
+        chain = processes.ancestors(pid, child, table)
+        if not chain or process.group != group:
             continue
-        if pid in recording or not recording.intersection(above):
-            found.append(pid)
-    return found
+        if pid in recording or not recording.intersection(chain):
+            pids.append(pid)
+    return pids

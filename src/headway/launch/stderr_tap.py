@@ -40,17 +40,17 @@ class StderrTap:
         self._thread: threading.Thread | None = None
         self._reader: int | None = None  # open until nobody writes, or somebody else reads
         self._stopped = self._stop = -1
-        self._closing = threading.Lock()
+        self._lock = threading.Lock()
         self.stdout: int | None = None  # what the command gets, where that is not ours
         self.stderr: int | None = None
         self._begin: int | None = None
         try:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
         except OSError:  # closed
             return
-        if stat.S_ISREG(found.st_mode):
-            self._begin = found.st_size
-        elif through_pipe and (stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)):
+        if stat.S_ISREG(status.st_mode):
+            self._begin = status.st_size
+        elif through_pipe and (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)):
             self._pass_through()
 
     def _pass_through(self) -> None:
@@ -63,10 +63,10 @@ class StderrTap:
             self._thread = self.stderr = None
             return
         try:
-            same = os.path.sameopenfile(1, self._fd)
+            is_same_file = os.path.sameopenfile(1, self._fd)
         except OSError:
-            same = False
-        if same:  # 2>&1: both through ours, so that their lines keep their order
+            is_same_file = False
+        if is_same_file:  # 2>&1: both through ours, so that their lines keep their order
             self.stdout = self.stderr
 
     def _copy(self) -> None:
@@ -75,20 +75,20 @@ class StderrTap:
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         poll.register(self._stopped, select.POLLIN)
-        listening, left = True, CHUNK
-        while left > 0:
+        listening, remaining = True, CHUNK
+        while remaining > 0:
             ready = {fd for fd, _ in poll.poll()}
             if self._reader not in ready:
                 return
             chunk = os.read(self._reader, CHUNK)
             if not chunk:
-                with self._closing:
+                with self._lock:
                     for fd in (self._reader, self._stopped, self._stop):
                         os.close(fd)
                     self._reader = None
                 return
             if self._stopped in ready:  # others may write for ever
-                left -= len(chunk)
+                remaining -= len(chunk)
             self._chunks.append(chunk)
             self._size += len(chunk)
             while self._size - len(self._chunks[0]) > TAIL_BYTES:
@@ -101,24 +101,24 @@ class StderrTap:
                 except OSError:  # nobody listens any more; the job must not block on that
                     listening = False
 
-    def started(self) -> None:
+    def child_started(self) -> None:
         """The command has its ends of the pipe."""
         if self.stderr is not None:
             os.close(self.stderr)
 
-    def finish(self, seconds: float = 0.2) -> None:
+    def drain(self, seconds: float = 0.2) -> None:
         """The command is gone: take what is still in the pipe."""
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def hand_over(self) -> None:
+    def start_relay(self) -> None:
         """The launcher is about to end: take what the job has written, as long as that takes.
 
         What its background processes write from then on is copied by a process that ends with them.
         """
         if self._thread is None:
             return
-        with self._closing:
+        with self._lock:
             if self._reader is not None:
                 os.write(self._stop, b"\0")
         self._thread.join()

@@ -51,13 +51,13 @@ class Companion(Protocol):
     def env(self) -> Mapping[str, str]:
         """For the command."""
 
-    def begin(self, write: Callable[[dict[str, Any]], object]) -> None:
+    def begin(self, emit: Callable[[dict[str, Any]], object]) -> None:
         """An attempt begins; `write` puts an event into its journal."""
 
     def end(self) -> None:
         """It has ended, and its journal is about to be closed."""
 
-    def close(self, hurry: Callable[[], bool] = lambda: False) -> None:
+    def close(self, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """There will be no other. `hurry`: whether the launcher was told to stop."""
 
 
@@ -65,19 +65,19 @@ class BoosterPolicy(Protocol):
     """Somebody who knows with which boosters an attempt runs: see headway/session/auto.py."""
 
     @property
-    def left_out(self) -> Mapping[str, str]:
+    def dropped(self) -> Mapping[str, str]:
         """Those that may be to blame for the end of an attempt, and why."""
 
-    def begin(self, write: Callable[[dict[str, Any]], object]) -> None:
+    def begin(self, emit: Callable[[dict[str, Any]], object]) -> None:
         """An attempt begins; `write` puts an event into its journal."""
 
-    def withheld(self) -> set[str]:
+    def dropped_env(self) -> set[str]:
         """Variables that the attempt does not get."""
 
-    def suspects(self, ended: AttemptResult) -> list[str]:
+    def suspects(self, result: AttemptResult) -> list[str]:
         """Who may be to blame for its end, as this node sees it."""
 
-    def without(self, suspected: Sequence[str]) -> None:
+    def drop(self, suspects: Sequence[str]) -> None:
         """These are left out from now on."""
 
 
@@ -92,17 +92,17 @@ class Options:
     chaos: FaultPlan | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
     companion: Companion | None = None
-    pilot: BoosterPolicy | None = None
+    policy: BoosterPolicy | None = None
 
 
 def _newest_journals(run: Path) -> list[str]:
     """Those of the runs beside this one, a few."""
-    others = []
+    siblings = []
     with contextlib.suppress(OSError), os.scandir(run.parent) as entries:
         for entry in entries:
             if entry.name != run.name and entry.is_dir(follow_symlinks=False):
-                others.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
-    return [os.path.join(path, JOURNAL) for _, path in sorted(others)[-SIBLING_RUNS:]]
+                siblings.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+    return [os.path.join(path, JOURNAL) for _, path in sorted(siblings)[-SIBLING_RUNS:]]
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -126,69 +126,73 @@ class Supervisor:
     def __init__(
         self,
         command: Sequence[str],
-        target: RunFolder,
+        run_folder: RunFolder,
         options: Options | None = None,
-        say: Callable[[str], object] = lambda text: None,
+        log: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.command = command
-        self.target = target
+        self.run_folder = run_folder
         self.options = options = options or Options()
-        self.say = say
+        self.log = log
         self.status: int | None = None  # of the last attempt, once it has ended
         self.attempt: Attempt | None = None  # the last one that began
         self.progress = Progress()
-        self.pricing = EvictionCostReporter(target.journal, target.launch)
-        self.learned = StepTimingStats(floor=options.hang_after)
+        self.eviction_cost = EvictionCostReporter(run_folder.journal, run_folder.launch)
+        self.timing = StepTimingStats(floor=options.hang_after)
         self.history: list[AttemptSummary] = []
-        self.agreement: NodeCoordinator | None = None
+        self.coordinator: NodeCoordinator | None = None
         self.warm: WarmStart | None = None
         self.companion = options.companion
         self.env = {**(self.companion.env if self.companion else {}), **options.env}
         self.forked = False  # whether the attempt that is going on was forked from the zygote
-        beats: list[Callable[[], None]] = [partial(coordination.refresh_marker, target.journal)]
+        beats: list[Callable[[], None]] = [partial(coordination.refresh_marker, run_folder.journal)]
         if options.restarts or options.warm:
             processes.adopt_orphans()
         if options.restarts:
             host = os.uname().nodename
-            self.agreement = NodeCoordinator(target.journal, target.launch, host, os.getpid())
-            beats.append(self.agreement.alive)
+            self.coordinator = NodeCoordinator(
+                run_folder.journal, run_folder.launch, host, os.getpid()
+            )
+            beats.append(self.coordinator.beat)
         self.heartbeat = coordination.Heartbeat(beats)
-        self.pages = pulse_pages.make_pages(target.journal)
-        if self.agreement:
-            self.history = [AttemptSummary(**agreed["past"]) for agreed in self.agreement.past()]
-            self._end_strays()
+        self.pages = pulse_pages.make_pages(run_folder.journal)
+        if self.coordinator:
+            self.history = [
+                AttemptSummary(**decision["past"]) for decision in self.coordinator.decisions()
+            ]
+            self._kill_orphans_of_previous_launch()
         self.injector: FaultInjector | None = None
         if options.chaos:
             from headway.chaos.injector import FaultInjector
 
-            self.injector = FaultInjector(options.chaos, target)
+            self.injector = FaultInjector(options.chaos, run_folder)
 
     def run(self) -> int:
         """Until it is done, or the policy says stop; the status is negative for a death by signal.
 
         A fault of ours ends this, never the job: it runs to its end, and is not started again.
         """
-        number = self.agreement.attempt() if self.agreement else 0
-        again = True
-        while again:
+        number = self.coordinator.attempt() if self.coordinator else 0
+        restarting = True
+        while restarting:
             try:
-                again = self._one(number)
+                restarting = self._run_attempt(number)
             except Exception as error:
-                again = False
+                restarting = False
                 self._warn(
                     f"internal fault, {type(error).__name__}: {error}; the job is not recorded "
                     "from here on and not started again",
                     code="launcher-fault",
                 )
                 if os.environ.get("HEADWAY_DEBUG"):
-                    self.say("".join(traceback.format_exception(error)))
+                    self.log("".join(traceback.format_exception(error)))
             if self.status is None:
-                self.status = self._without_us()
+                self.status = self._run_unrecorded()
             number += 1
         assert self.status is not None
         return self.status
 
-    def _without_us(self) -> int:
+    def _run_unrecorded(self) -> int:
         """The command to its end, after a fault of ours: what goes on, or a start of it."""
         attempt = self.attempt
         if attempt is not None and attempt.child is not None:
@@ -199,14 +203,14 @@ class Supervisor:
             attempt.guarded(attempt.writer.write, {"ev": "exit", "t": now(), "code": status})
         return status
 
-    def _one(self, number: int) -> bool:
+    def _run_attempt(self, number: int) -> bool:
         """One attempt; whether there is to be another one."""
         self.status = self.attempt = None
-        attempt = self.attempt = self._attempt(number)
-        if self._may_fork():
-            attempt.guarded(self._warm_up, attempt)
+        attempt = self.attempt = self._new_attempt(number)
+        if self._is_warm_allowed():
+            attempt.guarded(self._prepare_warm_start, attempt)
         try:
-            ended = attempt.run(self.command, self._spawn)
+            result = attempt.run(self.command, self._spawn)
         except OSError as error:  # it was there when the first attempt began
             if error.errno in child_process.LAUNCHER_ERRNOS:
                 raise
@@ -219,10 +223,10 @@ class Supervisor:
         finally:
             if self.injector:
                 attempt.guarded(self.injector.end)
-        self.status = ended.status
-        attempt.guarded(self.pricing.end, ended.lives[-1])
-        decision = self._conclude(attempt, ended)
-        stopped = self._pause(attempt, decision)
+        self.status = result.status
+        attempt.guarded(self.eviction_cost.attempt_ended, result.elastic_restarts[-1])
+        decision = self._conclude(attempt, result)
+        stopped = self._backoff(attempt, decision)
         if decision is not None and decision.action == "swap":
             self.status = SWAP_CODE
         if decision is None or decision.action != "restart" or stopped:
@@ -232,7 +236,9 @@ class Supervisor:
         attempt.writer.close()
         return True
 
-    def closing(self, hurried: Callable[[], bool]) -> list[tuple[str, Callable[[], object]]]:
+    def closing_steps(
+        self, is_hurried: Callable[[], bool]
+    ) -> list[tuple[str, Callable[[], object]]]:
         """What is to be done when nothing more is to come, by name: all of it, one by one.
 
         `hurried`: whether the launcher was told to stop meanwhile; then nothing is waited for.
@@ -242,11 +248,11 @@ class Supervisor:
         def close_companion() -> None:
             if self.companion is None:
                 return
-            stopped = attempt is not None and attempt.told_to_stop is not None
-            self.companion.close(lambda: stopped or hurried())
+            stopped = attempt is not None and attempt.stop_signal is not None
+            self.companion.close(lambda: stopped or is_hurried())
             self.companion.end()
 
-        def leave() -> None:
+        def close() -> None:
             if attempt is not None:
                 attempt.writer.close()
             if self.warm is not None:
@@ -254,136 +260,137 @@ class Supervisor:
             self.heartbeat.stop()
             if self.pages is not None:
                 self.pages.close()
-            if self.agreement:
-                self.agreement.leave()
-            coordination.leave_launch(self.target.journal, self.target.launch)
+            if self.coordinator:
+                self.coordinator.leave()
+            coordination.leave_launch(self.run_folder.journal, self.run_folder.launch)
 
-        def dismiss() -> None:
-            if left := processes.wait_for_writers(WRITERS_LIMIT_S, hurried):
+        def wait_for_writers() -> None:
+            if remaining := processes.wait_for_writers(WRITERS_LIMIT_S, is_hurried):
                 self._warn(
-                    f"processes {sorted(left)} still write checkpoints", code="writers-not-ended"
+                    f"processes {sorted(remaining)} still write checkpoints",
+                    code="writers-not-ended",
                 )
 
-        parts: list[tuple[str, Callable[[], object]]] = [
+        steps: list[tuple[str, Callable[[], object]]] = [
             ("compile cache", close_companion),
-            ("launcher", leave),
-            ("checkpoint writers", dismiss),
+            ("launcher", close),
+            ("checkpoint writers", wait_for_writers),
         ]
-        return [("output", attempt.output.hand_over), *parts] if attempt else parts
+        return [("output", attempt.stderr_tap.start_relay), *steps] if attempt else steps
 
-    def _pause(self, attempt: Attempt, decision: Decision | None) -> bool:
+    def _backoff(self, attempt: Attempt, decision: Decision | None) -> bool:
         """Wait as long as was decided; whether a signal to stop came first."""
         until = time.monotonic() + (decision.wait_s if decision else 0.0)
-        while attempt.hear() is None and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, SIGNAL_POLL_S))
-        return attempt.told_to_stop is not None
+        while attempt.poll_signals() is None and (remaining := until - time.monotonic()) > 0:
+            time.sleep(min(remaining, SIGNAL_POLL_S))
+        return attempt.stop_signal is not None
 
-    def _end_strays(self) -> None:
+    def _kill_orphans_of_previous_launch(self) -> None:
         """A launcher that was killed may have left its job behind, and the job writes on."""
-        left = processes.orphans_of_run(self.target.absolute_journal, self.target.launch)
-        if left:
+        orphans = processes.orphans_of_run(self.run_folder.absolute_journal, self.run_folder.launch)
+        if orphans:
             self._warn(
-                f"ending {len(left)} processes that a killed launcher left behind",
+                f"ending {len(orphans)} processes that a killed launcher left behind",
                 code="processes-left-behind",
             )
-            processes.end_processes(left, ORPHAN_GRACE_S)
-            processes.wait_gone(left, ORPHAN_GRACE_S)
-        (self.target.folder / SWAP_MARKER).unlink(missing_ok=True)
+            processes.end_processes(orphans, ORPHAN_GRACE_S)
+            processes.wait_gone(orphans, ORPHAN_GRACE_S)
+        (self.run_folder.folder / SWAP_MARKER).unlink(missing_ok=True)
 
-    def _attempt(self, number: int) -> Attempt:
-        agreement = self.agreement
-        supervised = agreement is not None
-        attempt = Attempt(self.target, number, supervised=supervised, pages=self.pages)
-        attempt.guarded(self._remove_unfinished, attempt)
-        attempt.env_extra.update(self._env())
+    def _new_attempt(self, number: int) -> Attempt:
+        coordinator = self.coordinator
+        supervised = coordinator is not None
+        attempt = Attempt(self.run_folder, number, supervised=supervised, pages=self.pages)
+        attempt.guarded(self._remove_unfinished_checkpoints, attempt)
+        attempt.extra_env.update(self._attempt_env())
         if self.companion:
             attempt.guarded(self.companion.begin, attempt.writer.write)
-        if self.options.pilot:
-            attempt.guarded(self.options.pilot.begin, attempt.writer.write)
-        attempt.guarded(self.pricing.begin, attempt)
+        if self.options.policy:
+            attempt.guarded(self.options.policy.begin, attempt.writer.write)
+        attempt.guarded(self.eviction_cost.attempt_started, attempt)
         if self.injector:
             attempt.guarded(self.injector.begin, attempt)
         if self.options.hang_watch:
             self._watch_for_hangs(attempt)
-        if agreement is None:
+        if coordinator is None:
             return attempt
         attempt.would_restart = lambda facts: verdict.would_restart(
             facts, self.history, self.options.restarts
         )
 
         def ended_elsewhere(watch: ProcessWatch) -> None:
-            if agreement.over_elsewhere(number, watch.names):
-                attempt.doom("it has ended on another node")
+            if coordinator.failed_on_other_node(number, watch.journal_files):
+                attempt.request_end("it has ended on another node")
 
         def lost_a_node() -> None:
-            if agreement.lost(attempt.watch.names):
-                attempt.doom("a node is lost")
+            if coordinator.lost_neighbor(attempt.watch.journal_files):
+                attempt.request_end("a node is lost")
 
-        attempt.watch.each_round.append(ended_elsewhere)
+        attempt.watch.on_round.append(ended_elsewhere)
         attempt.watch.on_refresh.append(lost_a_node)
         return attempt
 
-    def _remove_unfinished(self, attempt: Attempt) -> None:
+    def _remove_unfinished_checkpoints(self, attempt: Attempt) -> None:
         """Checkpoints that earlier attempts left in the middle, of this run or another."""
         removed = unfinished_saves.remove_dead_saves(
-            self.target.absolute_journal, [attempt.launch, "0"]
+            self.run_folder.absolute_journal, [attempt.launch, "0"]
         )
         if attempt.number == 0:
-            for journal in _newest_journals(Path(self.target.absolute_journal).parent):
+            for journal in _newest_journals(Path(self.run_folder.absolute_journal).parent):
                 removed += unfinished_saves.remove_dead_saves(journal)
         for folder in removed:
             text = f"removed {folder}, which a save that was killed had not finished"
             self._warn(text, code="unfinished-checkpoint-removed")
 
-    def _env(self) -> dict[str, str]:
+    def _attempt_env(self) -> dict[str, str]:
         """What is added to that of the next attempt."""
-        if self.options.pilot is None:
+        if self.options.policy is None:
             return self.env
-        withheld = self.options.pilot.withheld()
-        return {name: value for name, value in self.env.items() if name not in withheld}
+        dropped = self.options.policy.dropped_env()
+        return {name: value for name, value in self.env.items() if name not in dropped}
 
-    def _may_fork(self) -> bool:
-        pilot = self.options.pilot
-        return self.options.warm and (pilot is None or "warm" not in pilot.left_out)
+    def _is_warm_allowed(self) -> bool:
+        policy = self.options.policy
+        return self.options.warm and (policy is None or "warm" not in policy.dropped)
 
-    def _leave_out(self, suspected: Sequence[str]) -> None:
+    def _drop_boosters(self, suspects: Sequence[str]) -> None:
         """From now on; what was forked ahead has them still."""
-        if self.options.pilot is None or not suspected:
+        if self.options.policy is None or not suspects:
             return
-        self.options.pilot.without(suspected)
+        self.options.policy.drop(suspects)
         if self.warm is not None:
             self.warm.close()
             self.warm = None
 
     def _watch_for_hangs(self, attempt: Attempt) -> None:
-        folder = self.target.folder / "stacks" / attempt.launch
+        folder = self.run_folder.folder / "stacks" / attempt.launch
 
-        def tell(hang: Hang) -> None:
-            told = {"rank": hang.rank, "text": hang.evidence, "stacks": str(folder)}
-            attempt.writer.write({"ev": "hang", "t": now(), **told})
-            if self.agreement is None:
+        def report(hang: Hang) -> None:
+            fields = {"rank": hang.rank, "text": hang.evidence, "stacks": str(folder)}
+            attempt.writer.write({"ev": "hang", "t": now(), **fields})
+            if self.coordinator is None:
                 self._warn(
                     f"hang, {hang.evidence}; stacks of all ranks are in {folder}", code="hang"
                 )
                 return
             evidence = attempt.evidence
-            evidence.told.append(evidence.fact("hang", text=hang.evidence, rank=hang.rank))
-            attempt.doom("it hangs")
+            evidence.reported.append(evidence.fact("hang", text=hang.evidence, rank=hang.rank))
+            attempt.request_end("it hangs")
 
-        def all_late(late: bool) -> bool:
-            if self.agreement is None:
+        def vote_hang(late: bool) -> bool:
+            if self.coordinator is None:
                 return late
-            return self.agreement.all_late(attempt.number, late, attempt.watch.names)
+            return self.coordinator.vote_hang(attempt.number, late, attempt.watch.journal_files)
 
-        watch = HangDetector(str(folder), self.learned, tell, all_late)
+        detector = HangDetector(str(folder), self.timing, report, vote_hang)
 
-        def round_(of: ProcessWatch) -> None:
-            if attempt.told_to_stop is None:  # a last save may take all the time it is given
-                watch.round(of)
+        def check(watch: ProcessWatch) -> None:
+            if attempt.stop_signal is None:  # a last save may take all the time it is given
+                detector.round(watch)
 
-        attempt.watch.each_round.append(round_)
+        attempt.watch.on_round.append(check)
 
-    def _warm_up(self, attempt: Attempt) -> None:
+    def _prepare_warm_start(self, attempt: Attempt) -> None:
         """The zygote: from an earlier launch's journals now, or once this attempt makes steps."""
 
         def note(text: str, code: str) -> None:
@@ -392,21 +399,21 @@ class Supervisor:
             self._warn(text, code=code)
 
         if self.warm is None:
-            env = {**environment(self.target, attempt.launch), **self._env()}
-            self.warm = WarmStart(self.target.folder, self.command, env, note)
+            env = {**environment(self.run_folder, attempt.launch), **self._attempt_env()}
+            self.warm = WarmStart(self.run_folder.folder, self.command, env, note)
         warm = self.warm
         warm.note = note
         warm.prepare()
 
-        def stepping() -> None:
+        def tick() -> None:
             if any(rank.pulse().steps for rank in attempt.watch.ranks()):
                 warm.prepare()
                 warm.ready()
                 if self.forked:
                     warm.stepped()
 
-        attempt.on_wake.append(stepping)
-        attempt.spare = warm.pids
+        attempt.ticks.append(tick)
+        attempt.helper_pids = warm.pids
 
     def _spawn(
         self,
@@ -416,7 +423,7 @@ class Supervisor:
         stderr: int | None,
     ) -> ChildProcess | None:
         self.forked = False
-        if self.warm is None or not self._is_ready(self.warm):
+        if self.warm is None or not self._wait_until_ready(self.warm):
             return None
         child = self.warm.spawn(
             command,
@@ -429,102 +436,102 @@ class Supervisor:
         self.forked = child is not None
         return child
 
-    def _is_ready(self, warm: WarmStart) -> bool:
+    def _wait_until_ready(self, warm: WarmStart) -> bool:
         """Wait for a zygote that still imports, if it is worth that, but not past a signal."""
-        until = time.monotonic() + warm.worth_waiting()
+        until = time.monotonic() + warm.wait_limit_s()
         while not warm.ready(min(max(until - time.monotonic(), 0.0), SIGNAL_POLL_S)):
-            stopped = self.attempt is not None and self.attempt.hear() is not None
+            stopped = self.attempt is not None and self.attempt.poll_signals() is not None
             if stopped or not warm.pids() or time.monotonic() >= until:
                 return False
         return True
 
     # -- what is done after an attempt ------------------------------------------------------
 
-    def _conclude(self, attempt: Attempt, ended: AttemptResult) -> Decision | None:
+    def _conclude(self, attempt: Attempt, result: AttemptResult) -> Decision | None:
         """The verdict and the decision, in the journal and in one line; None if there is none."""
-        if self.agreement is None:
-            if ended.status:
-                event = verdict.as_event(verdict.judge(ended.facts))
+        if self.coordinator is None:
+            if result.status:
+                event = verdict.as_event(verdict.judge(result.facts))
                 attempt.writer.write({"ev": "verdict", "t": now(), **event})
-                self._leave_out(self._suspects(ended))
+                self._drop_boosters(self._suspects(result))
             return None
-        agreed = self._agree(self.agreement, attempt, ended)
-        if agreed.get("done"):
+        agreement = self._coordinate(self.coordinator, attempt, result)
+        if agreement.get("done"):
             return None
-        self.history.append(AttemptSummary(**agreed["past"]))
-        decision = Decision(**agreed["decision"])
-        attempt.writer.write({"ev": "verdict", "t": now(), **agreed["verdict"]})
+        self.history.append(AttemptSummary(**agreement["past"]))
+        decision = Decision(**agreement["decision"])
+        attempt.writer.write({"ev": "verdict", "t": now(), **agreement["verdict"]})
         attempt.writer.write(
-            {"ev": "decision", "t": now(), **agreed["decision"], "attempt": attempt.number}
+            {"ev": "decision", "t": now(), **agreement["decision"], "attempt": attempt.number}
         )
-        self._tell(agreed["verdict"], decision)
-        if ended.left:
+        self._log_decision(agreement["verdict"], decision)
+        if result.unkillable:
             self._warn(
-                f"processes {ended.left} of the dead attempt could not be ended",
+                f"processes {result.unkillable} of the dead attempt could not be ended",
                 code="processes-not-ended",
             )
-        if agreed["cold"] and self.warm is not None:
+        if agreement["cold"] and self.warm is not None:
             self.warm.ended_before_step()
-        self._leave_out(agreed.get("without", ()))
+        self._drop_boosters(agreement.get("without", ()))
         if decision.action == "swap":
-            attempt.guarded(self._mark_swap, agreed["verdict"])
+            attempt.guarded(self._write_swap_marker, agreement["verdict"])
         return decision
 
-    def _agree(
-        self, agreement: NodeCoordinator, attempt: Attempt, ended: AttemptResult
+    def _coordinate(
+        self, coordinator: NodeCoordinator, attempt: Attempt, result: AttemptResult
     ) -> dict[str, Any]:
-        lives = [self.progress.conclude(ranks) for ranks in ended.lives]
-        mine = {
-            "done": ended.status == 0 and ended.signal is None,
-            "told": ended.signal,
-            "step": lives[-1][0],
-            "progressed": verdict.any_progress([added for _, added in lives]),
-            "stillborn": self.forked and not ended.stepped,
-            "suspects": self._suspects(ended),
-            "facts": [asdict(fact) for fact in ended.facts],
+        restarts = [self.progress.conclude(ranks) for ranks in result.elastic_restarts]
+        report = {
+            "done": result.status == 0 and result.signal is None,
+            "told": result.signal,
+            "step": restarts[-1][0],
+            "progressed": verdict.any_progress([added for _, added in restarts]),
+            "stillborn": self.forked and not result.stepped,
+            "suspects": self._suspects(result),
+            "facts": [asdict(fact) for fact in result.facts],
         }
 
-        def waiting(missing: int) -> None:
-            self.say(f"headway: attempt {attempt.number} is over here, {missing} node(s) to come")
+        def log_waiting(missing: int) -> None:
+            self.log(f"headway: attempt {attempt.number} is over here, {missing} node(s) to come")
 
         try:
-            return agreement.conclude(
-                attempt.number, mine, self._decide, waiting, told_to_stop=attempt.hear
+            return coordinator.decide_together(
+                attempt.number, report, self._decide, log_waiting, stop_signal=attempt.poll_signals
             )
         except OSError as error:  # the folder is gone or full: then this node decides alone
             self._warn(f"cannot ask the other nodes: {error.strerror}", code="nodes-not-asked")
-            return self._decide({agreement.me: mine}, set())
+            return self._decide({coordinator.me: report}, set())
 
     def _warn(self, text: str, *, code: str) -> None:
-        self.say(with_code(f"headway: {text}", code=code))
+        self.log(with_code(f"headway: {text}", code=code))
 
-    def _suspects(self, ended: AttemptResult) -> list[str]:
-        return self.options.pilot.suspects(ended) if self.options.pilot else []
+    def _suspects(self, result: AttemptResult) -> list[str]:
+        return self.options.policy.suspects(result) if self.options.policy else []
 
-    def _decide(self, said: dict[str, dict[str, Any]], gone: set[str]) -> dict[str, Any]:
+    def _decide(self, reports: dict[str, dict[str, Any]], lost_nodes: set[str]) -> dict[str, Any]:
         """For all nodes: from what each of them said."""
         return verdict.decide_for_all(
-            said,
-            [member.rpartition("-")[0] for member in sorted(gone)],
+            reports,
+            [member.rpartition("-")[0] for member in sorted(lost_nodes)],
             self.history,
             restarts=self.options.restarts,
-            seed=sum(self.target.launch.encode()),
+            seed=sum(self.run_folder.launch.encode()),
         )
 
-    def _tell(self, verdict: dict[str, Any], decision: Decision) -> None:
-        then = {"restart": decision.why, "stop": f"stopped: {decision.why}"}
-        what = then.get(decision.action, f"stopped for another node: {decision.why}")
+    def _log_decision(self, verdict: dict[str, Any], decision: Decision) -> None:
+        texts = {"restart": decision.why, "stop": f"stopped: {decision.why}"}
+        text = texts.get(decision.action, f"stopped for another node: {decision.why}")
         if decision.wait_s:
-            what += f" in {decision.wait_s:.1f} s"
-        self.say(f"headway: {verdict['category']}, {verdict['evidence']}; {what}")
+            text += f" in {decision.wait_s:.1f} s"
+        self.log(f"headway: {verdict['category']}, {verdict['evidence']}; {text}")
 
-    def _mark_swap(self, verdict: dict[str, Any]) -> None:
+    def _write_swap_marker(self, verdict: dict[str, Any]) -> None:
         """For the scheduler's epilogue: the node to leave out, and why."""
         content = {"node": verdict.get("node") or os.uname().nodename, "at": time.time()}
         content |= {"category": verdict["category"], "evidence": verdict["evidence"]}
-        path = self.target.folder / SWAP_MARKER
+        path = self.run_folder.folder / SWAP_MARKER
         write_atomically(path, json.dumps(content, indent=1) + "\n")
-        self.say(
+        self.log(
             f"headway: exit code {SWAP_CODE} asks for another node than {content['node']}; "
             f"see {path}"
         )

@@ -31,14 +31,14 @@ JOURNAL_FIELDS = (
 
 def judge(facts: Sequence[Fact]) -> Verdict:
     """The verdict over the facts of all nodes; a hang that was watched needs no guess."""
-    hung = [fact for fact in facts if fact.source == "hang"]
-    if not hung:
+    hangs = [fact for fact in facts if fact.source == "hang"]
+    if not hangs:
         try:
             return classify(facts)
         except Exception as error:  # a fault of ours must not cost the job its restart
             return _unknown(f"it could not be classified: {type(error).__name__}: {error}")
-    hung.sort(key=lambda fact: fact.rank is None)
-    first = hung[0]
+    hangs.sort(key=lambda fact: fact.rank is None)
+    first = hangs[0]
     return _verdict(
         "hang",
         first.text,
@@ -66,16 +66,16 @@ def stopped_by_signal(number: int) -> Verdict:
     return _verdict(category, f"the launcher was sent {name}", f"told_to_stop:{name}")
 
 
-def _verdict(category: str, evidence: str, fingerprint: str, **more: Any) -> Verdict:
+def _verdict(category: str, evidence: str, fingerprint: str, **fields: Any) -> Verdict:
     """One that needed no classifier; owner and retry are those of its category."""
     owner, retry = OWNERS[category]
-    known = {"owner": owner, "retry": retry, "rank": None, "node": None, "confidence": "medium"}
+    defaults = {"owner": owner, "retry": retry, "rank": None, "node": None, "confidence": "medium"}
     return Verdict(
         category=category,
         evidence=evidence,
         fingerprint=fingerprint,
         signature=fingerprint.partition(":")[0],
-        **{**known, **more},
+        **{**defaults, **fields},
     )
 
 
@@ -94,54 +94,57 @@ def any_progress(progressed: Sequence[bool | None]) -> bool | None:
 def would_restart(facts: Sequence[Fact], history: Sequence[AttemptSummary], restarts: int) -> bool:
     """Whether what is known already will lead to a restart."""
     verdict = judge(facts)
-    past = AttemptSummary(
+    summary = AttemptSummary(
         category=verdict.category, retry=verdict.retry, fingerprint=verdict.fingerprint
     )
-    return policy.decide([*history, past], restarts).action == "restart"
+    return policy.decide([*history, summary], restarts).action == "restart"
 
 
 def decide_for_all(
-    said: Mapping[str, Mapping[str, Any]],
-    gone: Sequence[str],
+    reports: Mapping[str, Mapping[str, Any]],
+    lost_nodes: Sequence[str],
     history: Sequence[AttemptSummary],
     *,
     restarts: int,
     seed: int,
 ) -> dict[str, Any]:
     """`said`: by member, how the attempt ended there; `gone`: nodes that say nothing any more."""
-    if all(one["done"] for one in said.values()):
+    if all(report["done"] for report in reports.values()):
         return {"done": True}
-    facts = [Fact(**fact) for one in said.values() for fact in one["facts"]]
-    told = [one["told"] for one in said.values() if one["told"] is not None]
-    verdict = lost_node(gone[0]) if gone and not told else judge(facts)
-    if told and verdict.category not in SCHEDULER_CAUSES:
-        verdict = stopped_by_signal(told[0])
-    steps = [one["step"] for one in said.values() if one["step"] is not None]
-    past = AttemptSummary(
+    facts = [Fact(**fact) for report in reports.values() for fact in report["facts"]]
+    stop_signals = [report["told"] for report in reports.values() if report["told"] is not None]
+    verdict = lost_node(lost_nodes[0]) if lost_nodes and not stop_signals else judge(facts)
+    if stop_signals and verdict.category not in SCHEDULER_CAUSES:
+        verdict = stopped_by_signal(stop_signals[0])
+    steps = [report["step"] for report in reports.values() if report["step"] is not None]
+    summary = AttemptSummary(
         category=verdict.category,
         retry=verdict.retry,
         fingerprint=verdict.fingerprint,
         step=max(steps, default=None),
         node=verdict.node,
-        progressed=any_progress([one["progressed"] for one in said.values()]),
+        progressed=any_progress([report["progressed"] for report in reports.values()]),
     )
-    without = sorted({name for one in said.values() for name in one.get("suspects", ())})
-    stillborn = (
-        any(one["stillborn"] for one in said.values()) and verdict.category in MAYBE_OUR_FAULT
+    suspects = sorted({name for report in reports.values() for name in report.get("suspects", ())})
+    failed_before_first_step = (
+        any(report["stillborn"] for report in reports.values())
+        and verdict.category in MAYBE_OUR_FAULT
     )
-    if told:
-        decision = Decision("stop", f"it was told to stop by {signal.Signals(told[0]).name}")
-    elif stillborn and len(history) < restarts:
+    if stop_signals:
+        decision = Decision(
+            "stop", f"it was told to stop by {signal.Signals(stop_signals[0]).name}"
+        )
+    elif failed_before_first_step and len(history) < restarts:
         decision = Decision("restart", "cold, as the warm start may be to blame")
-    elif without and len(history) < restarts:
-        decision = Decision("restart", f"without {', '.join(without)}, which may be to blame")
+    elif suspects and len(history) < restarts:
+        decision = Decision("restart", f"without {', '.join(suspects)}, which may be to blame")
     else:
-        nodes = len(said) + len(gone)
-        decision = policy.decide([*history, past], restarts, nodes=nodes, seed=seed)
+        nodes = len(reports) + len(lost_nodes)
+        decision = policy.decide([*history, summary], restarts, nodes=nodes, seed=seed)
     return {
         "verdict": as_event(verdict),
-        "past": asdict(past),
+        "past": asdict(summary),
         "decision": asdict(decision),
-        "cold": stillborn,
-        "without": without,
+        "cold": failed_before_first_step,
+        "without": suspects,
     }

@@ -31,7 +31,7 @@ class SavedCheckpoints:
     stores: tuple[str, ...] = ()  # of Checkpointers
     folders: tuple[str, ...] = ()  # of DCP
     files: tuple[str, ...] = ()  # of torch.save
-    here: bool = True  # rank 0 ran on this host
+    on_this_host: bool = True  # rank 0 ran on this host
 
 
 def find_saved(folder: Path, host: str) -> SavedCheckpoints:
@@ -47,7 +47,7 @@ def find_saved(folder: Path, host: str) -> SavedCheckpoints:
         stores=tuple(dict.fromkeys(stores)),
         folders=tuple(dict.fromkeys(path for path in paths if os.path.isdir(path))),
         files=tuple(dict.fromkeys(path for path in paths if os.path.isfile(path))),
-        here=hosts[-1:] == [host] if ranked else True,
+        on_this_host=hosts[-1:] == [host] if ranked else True,
     )
 
 
@@ -55,8 +55,8 @@ def _finished_saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
     """Those that came to their end, and when that was by the wall clock."""
     for journal in journals:
         for span in journal.spans:
-            torn = span.end is None or span.fields.get("error") or span.fields.get("part")
-            if span.name == "checkpoint_save" and not torn:
+            is_unfinished = span.end is None or span.fields.get("error") or span.fields.get("part")
+            if span.name == "checkpoint_save" and not is_unfinished:
                 yield journal.wall + (span.end or 0) - journal.opened, span
 
 
@@ -69,12 +69,12 @@ def _current_path(span: Span) -> str | None:
         return None
     if file_identity(path) == (wanted or file_identity(path)):
         return path if os.path.exists(path) else None
-    above = os.path.dirname(path)
+    parent = os.path.dirname(path)
     try:
-        beside = [os.path.join(above, name) for name in os.listdir(above)]
+        siblings = [os.path.join(parent, name) for name in os.listdir(parent)]
     except OSError:
         return None
-    return next((one for one in beside if file_identity(one) == wanted), None)
+    return next((sibling for sibling in siblings if file_identity(sibling) == wanted), None)
 
 
 LOCAL, SLURM = "local", "slurm"
@@ -135,40 +135,42 @@ def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
     return PublishRequest(recipe=os.path.abspath(recipe), store=place, by=tuple(words))
 
 
-def start_publish(given: PublishRequest, anchor: str, target: RunFolder) -> str:
+def start_publish(request: PublishRequest, anchor: str, run_folder: RunFolder) -> str:
     """Start it, and return at once; a clause that says where it is, or PublishNotStarted."""
-    folder = _free_folder(target.folder.resolve())
-    training = str(target.folder.resolve())
-    command = _command(given, anchor, folder, training)
+    folder = _free_folder(run_folder.folder.resolve())
+    training = str(run_folder.folder.resolve())
+    command = _command(request, anchor, folder, training)
     log = Path(training, "publish.log")
-    told = {"run": folder.name, "folder": str(folder), "anchor": anchor, "store": given.store}
-    told |= {"recipe": given.recipe, "by": shlex.join(given.by), "log": str(log)}
+    fields = {"run": folder.name, "folder": str(folder), "anchor": anchor, "store": request.store}
+    fields |= {"recipe": request.recipe, "by": shlex.join(request.by), "log": str(log)}
     try:
-        notes.write_publish_note(Path(training), {**told, "begun": time.time()})
-        how = {LOCAL: _start_locally, SLURM: _submit_to_slurm}.get(given.by[0], _start_by_command)
-        where = how(given, command, log, {"anchor": anchor, "run": training})
+        notes.write_publish_note(Path(training), {**fields, "begun": time.time()})
+        start = {LOCAL: _start_locally, SLURM: _submit_to_slurm}.get(
+            request.by[0], _start_by_command
+        )
+        location = start(request, command, log, {"anchor": anchor, "run": training})
     except (OSError, PublishNotStarted, subprocess.TimeoutExpired) as error:
-        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         with contextlib.suppress(OSError):
-            notes.write_publish_note(Path(training), {**told, "error": why})
-        raise PublishNotStarted(why) from None
-    return f"{where}, see {log}"
+            notes.write_publish_note(Path(training), {**fields, "error": reason})
+        raise PublishNotStarted(reason) from None
+    return f"{location}, see {log}"
 
 
 def _free_folder(training: Path) -> Path:
     """The folder of the publish's own run: beside that of the training."""
-    number, found = 1, training.with_name(f"{training.name}-publish")
-    while found.exists():
+    number, folder = 1, training.with_name(f"{training.name}-publish")
+    while folder.exists():
         number += 1
-        found = training.with_name(f"{training.name}-publish-{number}")
-    return found
+        folder = training.with_name(f"{training.name}-publish-{number}")
+    return folder
 
 
-def _command(given: PublishRequest, anchor: str, folder: Path, training: str) -> list[str]:
+def _command(request: PublishRequest, anchor: str, folder: Path, training: str) -> list[str]:
     headway = [sys.executable, "-m", "headway"]
     run = [*headway, "run", "-o", str(folder), "--name", folder.name]
     run += ["--no-report", "--no-hang-watch", "--"]
-    publish = ["publish", anchor, "--recipe", given.recipe, "--to", given.store]
+    publish = ["publish", anchor, "--recipe", request.recipe, "--to", request.store]
     return [*run, *headway, *publish, "--run", training]
 
 
@@ -182,15 +184,19 @@ def _start_locally(
 
 
 def _start_by_command(
-    given: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+    request: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
 ) -> str:
-    values = {"{recipe}": given.recipe, "{store}": given.store, "{command}": shlex.join(command)}
+    values = {
+        "{recipe}": request.recipe,
+        "{store}": request.store,
+        "{command}": shlex.join(command),
+    }
     values |= {f"{{{name}}}": value for name, value in known.items()}
-    words = [_fill(word, values) for word in given.by]
-    if words == list(given.by):
+    words = [_fill(word, values) for word in request.by]
+    if words == list(request.by):
         words += command
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
-    return f"process {_start_detached(words, log, env)} ({given.by[0]})"
+    return f"process {_start_detached(words, log, env)} ({request.by[0]})"
 
 
 def _fill(word: str, values: Mapping[str, str]) -> str:
@@ -221,7 +227,7 @@ def _start_detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -
 
 
 def _submit_to_slurm(
-    given: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+    request: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
 ) -> str:
     script = Path(known["run"], "publish.sbatch")
     script.write_text(
@@ -231,8 +237,8 @@ def _submit_to_slurm(
         f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(command)}\n"
     )
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
-    submit = ["sbatch", "--parsable", *given.by[1:], str(script)]
-    done = subprocess.run(
+    submit = ["sbatch", "--parsable", *request.by[1:], str(script)]
+    completed = subprocess.run(
         submit,
         env=env,
         capture_output=True,
@@ -240,7 +246,7 @@ def _submit_to_slurm(
         timeout=SUBMIT_S,
         preexec_fn=_unblock_signals,
     )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise PublishNotStarted(f"sbatch: {said.removeprefix('sbatch: ')}")
-    return f"Slurm job {done.stdout.strip().partition(';')[0]}"
+    if completed.returncode:
+        error = (completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"])[-1]
+        raise PublishNotStarted(f"sbatch: {error.removeprefix('sbatch: ')}")
+    return f"Slurm job {completed.stdout.strip().partition(';')[0]}"

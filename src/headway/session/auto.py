@@ -176,23 +176,23 @@ class BoosterMonitor:
         self.job, self.choice, self.say = job, choice, say
         self.known = {kind: one.known() for kind, one in known.items()}
         self.parts: dict[str, RevocableBooster] = {}
-        self.left_out: dict[str, str] = {}  # from now on, and why
+        self.dropped: dict[str, str] = {}  # from now on, and why
         self.settled: dict[str, str] = {}  # the same for the job, not for this run alone
         self._reasons: dict[str, str] = {}
         self._firm: set[str] = set()
 
     def begin(self, write: Callable[[dict[str, Any]], object]) -> None:
         """An attempt begins; its journal says with what."""
-        on = [name for name in self.choice.on if name not in self.left_out]
-        off = {**self.choice.off, **self.left_out}
+        on = [name for name in self.choice.on if name not in self.dropped]
+        off = {**self.choice.off, **self.dropped}
         learned = self.parts.get(registry.LEARN)
         told = {"job": self.job, "gpus": host_facts.gpu_models(), "on": on, "off": off}
         told |= {"known": self.known, "learned": sorted(learned.env) if learned else []}
         write({"ev": "auto", "t": now(), **told})
 
-    def withheld(self) -> set[str]:
+    def dropped_env(self) -> set[str]:
         """Variables that the next attempt does not get."""
-        return {key for name in self.left_out if (p := self.parts.get(name)) for key in p.env}
+        return {key for name in self.dropped if (p := self.parts.get(name)) for key in p.env}
 
     def suspects(self, ended: AttemptResult) -> list[str]:
         """Boosters that may be to blame for a bad end, on this node."""
@@ -214,9 +214,9 @@ class BoosterMonitor:
         return sorted(self._reasons)
 
     def _suspect(self, ended: AttemptResult) -> Suspicion:
-        ranks = [rank for ranks in ended.lives for rank in ranks]
+        ranks = [rank for ranks in ended.elastic_restarts for rank in ranks]
         return suspicion.find_suspects(
-            on=self.choice.ours - self.left_out.keys(),
+            on=self.choice.ours - self.dropped.keys(),
             facts=ended.facts,
             places=[str(error.get("where")) for rank in ranks for error in rank.errors],
             category=verdict.judge(ended.facts).category,
@@ -225,11 +225,11 @@ class BoosterMonitor:
             acted=[name for name, part in self.parts.items() if part.acted],
         )
 
-    def without(self, suspected: Sequence[str]) -> None:
+    def drop(self, suspects: Sequence[str]) -> None:
         """All nodes have agreed: these are left out from now on."""
-        for name in suspected:
+        for name in suspects:
             why = self._reasons.get(name, "it may be to blame for how the job ended elsewhere")
-            self.left_out.setdefault(name, why)
+            self.dropped.setdefault(name, why)
             if name in self._firm:
                 self.settled[name] = why
             self.say(
@@ -241,7 +241,7 @@ class BoosterMonitor:
     def went_on(self, stepped: bool) -> None:
         """An attempt has made steps: what it ran without was to blame."""
         if stepped:
-            self.settled.update(self.left_out)
+            self.settled.update(self.dropped)
 
 
 class StaticBooster:

@@ -202,7 +202,7 @@ class Session:
 
     def _watch_boosters(self, drive: AutoPolicy) -> None:
         self.options = replace(
-            self.options, pilot=_booster_monitor(drive, self.options, self.lesson)
+            self.options, policy=_booster_monitor(drive, self.options, self.lesson)
         )
 
     def run(self) -> int:
@@ -219,7 +219,7 @@ class Session:
         unfinished: list[str] = []
 
         def close(hurried: Callable[[], bool]) -> None:
-            parts = [*supervisor.closing(hurried), *self._closing(status)]
+            parts = [*supervisor.closing_steps(hurried), *self._closing(status)]
             unfinished.extend(name for name, _ in parts)
             for _, part in parts:
                 self._guarded(part)
@@ -263,9 +263,9 @@ class Session:
     def _finish_shipping(self) -> None:
         assert self.shipper is not None
         self.shipper.finish()
-        if self.shipper.fault:
+        if self.shipper.error:
             log_warning(
-                f"could not ship to {self.shipper.url}: {self.shipper.fault}",
+                f"could not ship to {self.shipper.url}: {self.shipper.error}",
                 code="run-not-shipped",
             )
 
@@ -464,7 +464,7 @@ def _start_publish(order: PublishRequest, where: RunFolder) -> None:
 
     try:
         saves = after_run.find_saved(where.journal, os.uname().nodename)
-        if not saves.here:
+        if not saves.on_this_host:
             return  # the node of rank 0 does it
         anchor = _find_anchor(saves, where)
         if anchor is None:

@@ -17,7 +17,7 @@ class RunUploader:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
-        self.fault = ""
+        self.error = ""
         self._sent: dict[Path, tuple[int, int]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="headway-ship", daemon=True)
@@ -52,6 +52,6 @@ class RunUploader:
                 fs.makedirs(remote.rpartition("/")[0], exist_ok=True)
                 fs.put_file(str(path), remote)
                 self._sent[path] = key
-            self.fault = ""
+            self.error = ""
         except Exception as error:  # whatever a remote file system raises: the job goes on
-            self.fault = f"{type(error).__name__}: {error}"
+            self.error = f"{type(error).__name__}: {error}"

@@ -27,8 +27,8 @@ class Bench:
     """An attempt that runs nothing, and a clock that is set by hand."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.target = RunFolder(run="r", folder=folder, url=None, launch="abc", index=0)
-        self.target.journal.mkdir(parents=True, exist_ok=True)
+        self.run_folder = RunFolder(run="r", folder=folder, url=None, launch="abc", index=0)
+        self.run_folder.journal.mkdir(parents=True, exist_ok=True)
         self.sent: list[tuple[int, signal.Signals]] = []
         self.ns = 1_000_000_000_000
         monkeypatch.setattr(injector, "now", lambda: self.ns)
@@ -37,13 +37,13 @@ class Bench:
         )
 
     def begin(self, injector: FaultInjector, number: int = 0) -> Attempt:
-        attempt = Attempt(self.target, number, supervised=False)
+        attempt = Attempt(self.run_folder, number, supervised=False)
         injector.begin(attempt)
         return attempt
 
     def round(self, injector: FaultInjector, attempt: Attempt, seconds: float = 0.0) -> None:
         self.ns += round(seconds * 1e9)
-        attempt.watch.names = set(os.listdir(self.target.journal))
+        attempt.watch.journal_files = set(os.listdir(self.run_folder.journal))
         injector.round(attempt.watch)
 
     def events(self, attempt: Attempt, *names: str) -> list[dict[str, Any]]:
@@ -60,8 +60,8 @@ def test_ranks_get_their_orders_in_the_environment(bench: Bench) -> None:
     plan = parse_inline_plan(
         "kill rank=1 step=30; kill who=agent step=9; data delay=1 after=2; kill rank=0 after=3"
     )
-    attempt = bench.begin(FaultInjector(plan, bench.target))
-    content = json.loads(attempt.env_extra[ENV_CHAOS])
+    attempt = bench.begin(FaultInjector(plan, bench.run_folder))
+    content = json.loads(attempt.extra_env[ENV_CHAOS])
     assert (content["launch"], content["mark"]) == ("abc", plan.mark)
     kill, hold, data = content["orders"]
     assert (kill["kind"], kill["who"], kill["moments"]) == (
@@ -78,13 +78,13 @@ def test_ranks_get_their_orders_in_the_environment(bench: Bench) -> None:
 
 def test_without_orders_the_environment_is_left_alone(bench: Bench) -> None:
     plan = parse_inline_plan("terminate after=3")
-    assert bench.begin(FaultInjector(plan, bench.target)).env_extra == {}
+    assert bench.begin(FaultInjector(plan, bench.run_folder)).extra_env == {}
 
 
 def test_preemption_by_the_clock_then_the_grace(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    injector = FaultInjector(parse_inline_plan("terminate after=3 grace=5"), bench.target)
+    injector = FaultInjector(parse_inline_plan("terminate after=3 grace=5"), bench.run_folder)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 2.9)
     assert bench.sent == []
@@ -105,25 +105,25 @@ def test_a_rank_that_holds_still_is_answered(bench: Bench, tmp_path: Path) -> No
     saved.parent.mkdir()
     saved.write_bytes(bytes(2000))
     plan = parse_inline_plan(f"corrupt path={saved.parent} step=9")
-    injector = FaultInjector(plan, bench.target)
+    injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     name = claims.claim_name(plan.mark, 1, "k0")
     told = {"host": os.uname().nodename, "pid": 77, "rank": 0, "step": 9, "t": 1}
-    assert claims.take_claim(str(bench.target.journal), [name], told) == name
+    assert claims.take_claim(str(bench.run_folder.journal), [name], told) == name
     bench.round(injector, attempt)
     assert saved.read_bytes()[1000] == 0xFF
     (event,) = bench.events(attempt)
     assert (event["who"], event["step"], event["key"]) == (str(saved), 9, "k0")
-    assert (bench.target.journal / (name + claims.DONE)).exists()
+    assert (bench.run_folder.journal / (name + claims.DONE)).exists()
     bench.round(injector, attempt)
     assert len(bench.events(attempt)) == 1
     attempt = bench.begin(injector, 1)
-    assert attempt.env_extra == {}  # it has come
+    assert attempt.extra_env == {}  # it has come
 
 
 def test_what_hits_nothing_says_so(bench: Bench, tmp_path: Path) -> None:
     injector = FaultInjector(
-        parse_inline_plan(f"corrupt path={tmp_path / 'no'} when=restart"), bench.target
+        parse_inline_plan(f"corrupt path={tmp_path / 'no'} when=restart"), bench.run_folder
     )
     assert bench.events(bench.begin(injector)) == []
     (event,) = bench.events(bench.begin(injector, 1))
@@ -132,12 +132,12 @@ def test_what_hits_nothing_says_so(bench: Bench, tmp_path: Path) -> None:
 
 def test_a_rank_that_stopped_itself_is_woken(bench: Bench) -> None:
     plan = parse_inline_plan("stop rank=1 step=9 for=3; stop rank=0 step=9")
-    injector = FaultInjector(plan, bench.target)
+    injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     for number, pid in ((1, 71), (2, 72)):
         told = {"host": os.uname().nodename, "pid": pid, "rank": 0, "step": 9, "t": 1}
         claims.take_claim(
-            str(bench.target.journal), [claims.claim_name(plan.mark, number, "k0")], told
+            str(bench.run_folder.journal), [claims.claim_name(plan.mark, number, "k0")], told
         )
     bench.round(injector, attempt)
     bench.round(injector, attempt, 2.9)
@@ -148,11 +148,11 @@ def test_a_rank_that_stopped_itself_is_woken(bench: Bench) -> None:
 
 def test_another_nodes_rank_is_another_nodes_concern(bench: Bench) -> None:
     plan = parse_inline_plan("kill who=all step=9; terminate after=1 node=elsewhere")
-    injector = FaultInjector(plan, bench.target)
+    injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     name = claims.claim_name(plan.mark, 1, "k0")
     claims.take_claim(
-        str(bench.target.journal), [name], {"host": "elsewhere", "pid": 77, "step": 9}
+        str(bench.run_folder.journal), [name], {"host": "elsewhere", "pid": 77, "step": 9}
     )
     bench.round(injector, attempt, 2)
     assert bench.sent == [] and bench.events(attempt) == []
@@ -167,7 +167,7 @@ def test_the_network_is_put_back_when_the_attempt_is_over(
             chaos_injector.network, name, lambda device, name=name: done.append(name)
         )
     monkeypatch.setattr(chaos_injector.network, "unusable_reason", lambda device: "")
-    injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.target)
+    injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.run_folder)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 1)
     assert done == ["down"]
@@ -184,7 +184,7 @@ def test_a_fault_of_ours_is_noted_and_the_watch_goes_on(
         raise OSError(f"{device} is stuck")
 
     monkeypatch.setattr(chaos_injector.network, "down", down)
-    injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.target)
+    injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.run_folder)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 1)
     (note,) = bench.events(attempt, "note")
@@ -195,9 +195,9 @@ def test_a_fault_of_ours_is_noted_and_the_watch_goes_on(
 def test_another_launch_of_the_run_goes_on_where_the_last_one_ended(bench: Bench) -> None:
     plan = parse_inline_plan("seed=7; kill rank=0 between=10..20; kill rank=1 step=5")
     for name in (claims.claim_name(plan.mark, 1, "k0"), claims.claim_name(plan.mark, 2, "k0")):
-        claims.take_claim(str(bench.target.journal), [name], {"host": "x", "pid": 1})
-    attempt = bench.begin(FaultInjector(plan, bench.target))
-    (order,) = json.loads(attempt.env_extra[ENV_CHAOS])["orders"]
+        claims.take_claim(str(bench.run_folder.journal), [name], {"host": "x", "pid": 1})
+    attempt = bench.begin(FaultInjector(plan, bench.run_folder))
+    (order,) = json.loads(attempt.extra_env[ENV_CHAOS])["orders"]
     assert order["fault"] == 1 and order["over"]
     first = order["moments"][0]
     assert first["keys"] == ["k1"] and 10 <= first["step"] <= 20
@@ -213,7 +213,7 @@ def followed(attempt: Attempt, pid: int, **facts: Any) -> RankTail:
 
 def test_by_the_clock_a_fault_waits_for_whom_it_is_to_hit(bench: Bench) -> None:
     injector = FaultInjector(
-        parse_inline_plan("kill rank=1 after=1; stop who=agent after=1"), bench.target
+        parse_inline_plan("kill rank=1 after=1; stop who=agent after=1"), bench.run_folder
     )
     attempt = bench.begin(injector)
     followed(attempt, 70, rank=0)
@@ -232,7 +232,7 @@ def test_by_the_clock_a_fault_waits_for_whom_it_is_to_hit(bench: Bench) -> None:
 
 def test_a_random_rank_is_the_one_that_the_seed_chose(bench: Bench) -> None:
     plan = parse_inline_plan("seed=5; kill who=random after=1")
-    injector = FaultInjector(plan, bench.target)
+    injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     for rank in range(4):
         followed(attempt, 70 + rank, rank=rank, head={"world": 4})
@@ -246,13 +246,13 @@ def test_a_random_rank_is_the_one_that_the_seed_chose(bench: Bench) -> None:
 def test_everything_is_all_below_the_launcher(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    injector = FaultInjector(parse_inline_plan("kill who=all after=1"), bench.target)
+    injector = FaultInjector(parse_inline_plan("kill who=all after=1"), bench.run_folder)
     attempt = bench.begin(injector)
     parents = {71: os.getpid(), 72: 71, 73: os.getpid(), 74: 73, 80: 1}
     seen = {pid: processes.ProcInfo(parent, pid, "S") for pid, parent in parents.items()}
     monkeypatch.setattr(processes, "process_table", lambda: seen)
     monkeypatch.setattr(processes, "still_running", set)
-    attempt.spare = lambda: {73}
+    attempt.helper_pids = lambda: {73}
     followed(attempt, 71, rank=0)
     bench.round(injector, attempt, 1)
     assert sorted(bench.sent) == [(71, signal.SIGKILL), (72, signal.SIGKILL)]
@@ -262,7 +262,7 @@ def test_steps_and_seconds_are_counted_over_the_attempts(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = parse_inline_plan("seed=7; kill rank=0 between=10..20")
-    injector = FaultInjector(plan, bench.target)
+    injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     steps = [m["step"] for m in _orders(attempt)[0]["moments"]]
     process = followed(attempt, 70, rank=0)
@@ -273,5 +273,5 @@ def test_steps_and_seconds_are_counted_over_the_attempts(
 
 
 def _orders(attempt: Attempt) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(attempt.env_extra[ENV_CHAOS])["orders"]
+    found: list[dict[str, Any]] = json.loads(attempt.extra_env[ENV_CHAOS])["orders"]
     return found

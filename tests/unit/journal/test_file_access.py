@@ -72,5 +72,5 @@ def test_a_run_with_strange_files_has_a_ledger(tmp_path: Path, make: object) -> 
 def test_the_launcher_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     pipe(tmp_path / "host-1-1.jsonl")
     rank = RankTail(str(tmp_path / "host-1-1.jsonl"), 1)
-    rank.catch_up()
+    rank.read_new()
     assert rank.head == {}

@@ -45,7 +45,7 @@ def test_a_process_that_cannot_be_killed_is_not_waited_for(
     monkeypatch.setattr(ChildProcess, "poll", lambda child: None)
     target = RunFolder(run="r", folder=tmp_path, url=None, launch="L", index=0)
     ended = Attempt(target, 0, supervised=True)
-    assert ended._end(ChildProcess(NO_PROCESS, ["train"])) == -signal.SIGKILL
+    assert ended._end_job(ChildProcess(NO_PROCESS, ["train"])) == -signal.SIGKILL
 
 
 def test_an_exit_status_that_was_taken_is_no_success() -> None:

@@ -33,7 +33,7 @@ def test_alone_it_decides_at_once(tmp_path: Path) -> None:
         return {"action": "restart"}
 
     assert alone.attempt() == 0
-    assert alone.conclude(0, {"done": False, "x": 1}, decide) == {"action": "restart"}
+    assert alone.decide_together(0, {"done": False, "x": 1}, decide) == {"action": "restart"}
     assert asked == [({"node-a-1": {"done": False, "x": 1}}, set())]
     assert alone.attempt() == 1
     alone.leave()
@@ -52,7 +52,7 @@ def test_many_follow_one_decision(tmp_path: Path) -> None:
             assert not gone
             return {"by": n}
 
-        followed[n] = members[n].conclude(0, {"done": n % 2 == 0, "n": n}, decide)
+        followed[n] = members[n].decide_together(0, {"done": n % 2 == 0, "n": n}, decide)
 
     threads = [threading.Thread(target=conclude, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -70,29 +70,29 @@ def test_many_follow_one_decision(tmp_path: Path) -> None:
 def test_a_failure_elsewhere_is_seen(tmp_path: Path) -> None:
     here, there = (NodeCoordinator(tmp_path, "abc", host, 1) for host in ("here", "there"))
     names = lambda: os.listdir(tmp_path)  # noqa: E731
-    assert not here.over_elsewhere(0, names())
+    assert not here.failed_on_other_node(0, names())
     there._write(there._path("ended", 0, there.me), {"done": True})
-    assert not here.over_elsewhere(0, names())
+    assert not here.failed_on_other_node(0, names())
     there._write(there._path("ended", 0, there.me), {"done": False})
-    assert here.over_elsewhere(0, names())
-    assert not here.over_elsewhere(1, names())
-    assert not there.over_elsewhere(0, names())
+    assert here.failed_on_other_node(0, names())
+    assert not here.failed_on_other_node(1, names())
+    assert not there.failed_on_other_node(0, names())
 
 
 def test_all_nodes_must_be_late(tmp_path: Path) -> None:
     clock = Clock()
     here, there = (NodeCoordinator(tmp_path, "abc", host, 1, clock) for host in ("here", "there"))
     names = lambda: os.listdir(tmp_path)  # noqa: E731
-    assert not here.all_late(0, True, names())
-    assert there.all_late(0, True, names())
-    assert here.all_late(0, True, names())
-    assert not there.all_late(0, False, names())
-    assert not here.all_late(0, True, names())
-    assert not here.all_late(1, True, names())
+    assert not here.vote_hang(0, True, names())
+    assert there.vote_hang(0, True, names())
+    assert here.vote_hang(0, True, names())
+    assert not there.vote_hang(0, False, names())
+    assert not here.vote_hang(0, True, names())
+    assert not here.vote_hang(1, True, names())
     for _ in range(int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1):
-        assert not here.all_late(0, True, names())
+        assert not here.vote_hang(0, True, names())
         clock.now += HEARTBEAT_S
-    assert here.all_late(0, True, names())  # it is gone, and not waited for
+    assert here.vote_hang(0, True, names())  # it is gone, and not waited for
     here.leave()
     there.leave()
     assert list(tmp_path.iterdir()) == []
@@ -107,7 +107,7 @@ def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
         seen.append((set(said), gone))
         return {"action": "swap"}
 
-    here.conclude(0, {"done": False}, decide)
+    here.decide_together(0, {"done": False}, decide)
     assert seen == [({"here-1"}, {"there-1"})]
 
 
@@ -116,16 +116,16 @@ def test_silence_is_what_this_node_has_seen(tmp_path: Path) -> None:
     clock = Clock()
     here, there = (NodeCoordinator(tmp_path, "abc", host, 1, clock) for host in ("here", "there"))
     names = os.listdir(tmp_path)
-    assert not here.lost(names)
+    assert not here.lost_neighbor(names)
     os.utime(there._member, (1, 1))  # the file system's clock was set back
-    assert not here.lost(names)
+    assert not here.lost_neighbor(names)
     clock.now += 3600  # nobody ran for an hour
-    assert not here.lost(names)
-    there.alive()
+    assert not here.lost_neighbor(names)
+    there.beat()
     clock.now += HEARTBEAT_S
-    assert not here.lost(names)
+    assert not here.lost_neighbor(names)
     seen = 0
-    while not here.lost(names):
+    while not here.lost_neighbor(names):
         clock.now += HEARTBEAT_S
         seen += 1
     assert seen == int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1
@@ -136,14 +136,14 @@ def test_each_node_looks_after_one_other(tmp_path: Path) -> None:
     names = os.listdir(tmp_path)
     for lost in ([1], [1, 2], [0, 4], [0, 1, 2, 3]):
         for member in members:
-            member.alive()
-            member._heard.clear()
+            member.beat()
+            member._sightings.clear()
         for n in lost:
             os.utime(members[n]._member, (1, 1))
         well = [member for n, member in enumerate(members) if n not in lost]
-        seen = set().union(*(member.lost(names) for member in well))
+        seen = set().union(*(member.lost_neighbor(names) for member in well))
         assert seen and seen <= {members[n].me for n in lost}
-        assert [len(member._heard) for member in well] == [1] * len(well)
+        assert [len(member._sightings) for member in well] == [1] * len(well)
 
 
 def test_a_launcher_beats_from_its_begin_to_its_end(
@@ -156,17 +156,17 @@ def test_a_launcher_beats_from_its_begin_to_its_end(
     beaten = []
 
     def waits(self: Supervisor, *_: Any) -> None:
-        assert self.agreement is not None
-        for path in (self.agreement._member, target.journal / coordination.MARKER):
+        assert self.coordinator is not None
+        for path in (self.coordinator._member, target.journal / coordination.MARKER):
             os.utime(path, (1, 1))
             wait_until(lambda path=path: path.stat().st_mtime > 1)
             beaten.append(path.name)
 
     monkeypatch.setattr(Supervisor, "_spawn", waits)
-    monkeypatch.setattr(Supervisor, "_pause", lambda self, *_: bool(waits(self)))
+    monkeypatch.setattr(Supervisor, "_backoff", lambda self, *_: bool(waits(self)))
     supervisor = Supervisor(["false"], target, Options(restarts=1))
     assert supervisor.run() == 1
-    for _, part in supervisor.closing(lambda: False):
+    for _, part in supervisor.closing_steps(lambda: False):
         part()
     assert len(beaten) == 8
 
@@ -186,7 +186,7 @@ def test_a_heart_stops() -> None:
 
 def test_launches_of_one_folder_do_not_mix(tmp_path: Path) -> None:
     old = NodeCoordinator(tmp_path, "old", "node", 1)
-    old.conclude(0, {"done": False}, lambda said, gone: {"action": "stop"})
+    old.decide_together(0, {"done": False}, lambda said, gone: {"action": "stop"})
     new = NodeCoordinator(tmp_path, "new", "node", 2)
     assert new.attempt() == 0
     assert new.members(os.listdir(tmp_path)) == {"node-2"}
@@ -203,17 +203,17 @@ def test_a_node_that_was_told_to_stop_does_not_wait_for_the_others(
         seen.append((said["here-1"]["told"], set(said), gone))
         return {"action": "stop"}
 
-    here.conclude(0, {"told": None}, decide, told_to_stop=lambda: 15)
+    here.decide_together(0, {"told": None}, decide, stop_signal=lambda: 15)
     assert seen == [(15, {"here-1"}, set())]
 
 
 def test_a_launch_that_is_done_has_no_past(tmp_path: Path) -> None:
     """A launcher may come while the others are about to leave."""
     done = NodeCoordinator(tmp_path, "abc", "node", 1)
-    done.conclude(0, {"done": True}, lambda said, gone: {"done": True})
-    assert done.past() == []
+    done.decide_together(0, {"done": True}, lambda said, gone: {"done": True})
+    assert done.decisions() == []
 
 
 def test_without_a_folder_a_node_is_on_its_own(tmp_path: Path) -> None:
     alone = NodeCoordinator(tmp_path / "gone", "abc", "node", 1)
-    assert (alone.attempt(), alone.past()) == (0, [])
+    assert (alone.attempt(), alone.decisions()) == (0, [])

@@ -31,7 +31,7 @@ class Rank(RankTail):
         return Pulse(steps=self.steps)
 
     def line(self, **record: Any) -> None:
-        self._take(record)
+        self._apply(record)
 
 
 class Launcher:
@@ -44,9 +44,9 @@ class Launcher:
         self.number, self.watch, self.writer = number, self, self
         self.found: list[Rank] = [Rank()]
         self.told: list[dict[str, Any]] = []
-        self.each_round: list[Any] = []
+        self.on_round: list[Any] = []
         self.pricing = EvictionCostReporter(path, "L0")
-        self.pricing.begin(self)  # type: ignore[arg-type]
+        self.pricing.attempt_started(self)  # type: ignore[arg-type]
 
     def ranks(self) -> list[Rank]:
         return self.found
@@ -56,7 +56,7 @@ class Launcher:
 
     def later(self, seconds: float) -> None:
         self.now += round(seconds * NS)
-        for each in self.each_round:
+        for each in self.on_round:
             each(self)
 
 
@@ -155,7 +155,7 @@ def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.Monke
         rank.train(first=1, count=80, start=at + start, each=0.5)
         if number:
             job.now, job.found, job.number = round((1000 + at) * NS), [Rank()], number
-            job.pricing.begin(job)  # type: ignore[arg-type]
+            job.pricing.attempt_started(job)  # type: ignore[arg-type]
         job.later(start)
         job.found[0].steps = 1
         job.later(0)
@@ -170,7 +170,7 @@ def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.Monke
             rank.exit(at, code=1)
             launcher.exit(at + 3, code=1)  # it sees the death 3 s later
             job.now += 3 * NS
-            job.pricing.end(job.found)
+            job.pricing.attempt_ended(job.found)
             at += 30  # and waits before the next attempt
     last = [event for event in job.told if event["ev"] == "price"][-1]
     price = from_ledger(told.ledger())
@@ -207,13 +207,13 @@ def test_ranks_that_were_told_to_go_where_the_launcher_was_not(
     job = Launcher(tmp_path, monkeypatch)
     job.found = [Rank(0), Rank(1)]
     job.found[0].line(ev="preempted", t=5, step=7, saved=True, left_s=9.0)
-    job.pricing.end(job.found)
+    job.pricing.attempt_ended(job.found)
     assert job.told == [], "one of two may have died"
     job.found[1].line(ev="preempted", t=6, step=7, saved=True, left_s=9.0)
-    job.pricing.end([job.found[1]])
+    job.pricing.attempt_ended([job.found[1]])
     assert job.told == [], "the node of rank 0 speaks"
-    job.pricing.end([])
-    job.pricing.end(job.found)
+    job.pricing.attempt_ended([])
+    job.pricing.attempt_ended(job.found)
     assert job.told == [{"ev": "preempted", "t": job.now, "step": 7}]
 
 

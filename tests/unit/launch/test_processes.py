@@ -51,9 +51,9 @@ def test_shared_memory_of_the_dead_is_removed(
     made(tmp_path, unmapped)
     maps[dead] = maps[alive] = maps[dead + 1] = set(identities)
     shared = processes.SharedMemory(tmp_path)
-    shared.look({dead, alive})
-    assert shared.sweep() == [names[0]]
-    assert shared.sweep() == []
+    shared.record_files({dead, alive})
+    assert shared.remove_leftovers() == [names[0]]
+    assert shared.remove_leftovers() == []
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names[1:], unmapped])
 
 
@@ -63,10 +63,10 @@ def test_a_file_that_took_the_place_of_the_first_stays(
     name = f"torch_{NO_PROCESS}_1_0"
     maps[NO_PROCESS] = {made(tmp_path, name)}
     shared = processes.SharedMemory(tmp_path)
-    shared.look({NO_PROCESS})
+    shared.record_files({NO_PROCESS})
     (tmp_path / "next").write_bytes(b"x")
     (tmp_path / "next").rename(tmp_path / name)
-    assert shared.sweep() == []
+    assert shared.remove_leftovers() == []
 
 
 def test_maps_are_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +75,5 @@ def test_maps_are_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.Mo
     made(tmp_path, f"torch_{NO_PROCESS}_1_0")
     shared = processes.SharedMemory(tmp_path)
     for _ in range(3):
-        shared.look({NO_PROCESS})
+        shared.record_files({NO_PROCESS})
     assert reads == [NO_PROCESS]

@@ -75,7 +75,7 @@ def test_the_loop_may_tell_where_it_starts() -> None:
     progress = Progress()
     progress.conclude([Rank(25, [save(20, "b")])])
     rank = Rank(5)
-    rank.declared_base = 20
+    rank.declared_start_step = 20
     assert progress.conclude([rank]) == (25, False)
 
 
@@ -135,7 +135,7 @@ def test_the_ledger_comes_to_the_same_steps(tmp_path: Path, declared: int | None
         for made in job.journals:
             if made.lines[0]["launch"] == f"L{number}" and made.lines[0]["role"] == "process":
                 rank = RankTail(str(folder / f"{made.name}.jsonl"), 1)
-                rank.catch_up()
+                rank.read_new()
                 rank.close()
                 ranks.append(rank)
         ends.append(progress.conclude(ranks)[0])

@@ -214,7 +214,7 @@ def test_the_last_steps_of_a_killed_job_are_kept(
     target = prepare(command, output="run", name=None)
     supervisor = Supervisor(command, target)
     assert supervisor.run() == -signal.SIGKILL
-    for _, part in supervisor.closing(lambda: False):
+    for _, part in supervisor.closing_steps(lambda: False):
         part()
     (journal,) = [j for j in read_journals(str(target.journal))[0] if j.role == "process"]
     assert journal.windows.last[-1] == 7
@@ -258,9 +258,9 @@ def test_a_process_without_a_page_is_not_asked_again(
     monkeypatch.setattr(pulse, "create", lambda path, pid: pulse.anonymous())
     writer = Writer(str(journal / "host-7-1.jsonl"), 7)
     followed = RankTail(str(journal / "host-7-1.jsonl"), 7)
-    followed.catch_up()
+    followed.read_new()
     writer.write(head("process", rank=0))
-    followed.catch_up()
+    followed.read_new()
     opened: list[str] = []
 
     def missing(path: str) -> None:

@@ -12,7 +12,7 @@ def write(output: StderrTap, *texts: bytes) -> None:
     """As the command does it, on its own end of the pipe, until it ends."""
     assert output.stderr is not None
     with os.fdopen(os.dup(output.stderr), "wb") as child:
-        output.started()
+        output.child_started()
         for text in texts:
             child.write(text)
             child.flush()
@@ -22,7 +22,7 @@ def test_a_pipe_is_passed_through() -> None:
     reader, writer = os.pipe()
     output = StderrTap(writer, through_pipe=True)
     write(output, b"one\n", b"two\n")
-    output.finish(20)
+    output.drain(20)
     os.close(writer)
     with os.fdopen(reader, "rb") as passed:
         assert passed.read() == b"one\ntwo\n"
@@ -36,8 +36,8 @@ def test_what_is_over_holds_no_descriptor() -> None:
     for _ in range(3):
         output = StderrTap(writer, through_pipe=True)
         write(output, b"one\n")
-        output.finish(20)
-        output.hand_over()
+        output.drain(20)
+        output.start_relay()
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(writer)
     os.close(reader)
@@ -48,7 +48,7 @@ def test_a_pipe_that_nobody_reads_does_not_stop_the_job() -> None:
     os.close(reader)
     output = StderrTap(writer, through_pipe=True)
     write(output, bytes(200_000), b"end\n")
-    output.finish(20)
+    output.drain(20)
     os.close(writer)
     assert output.text().read().endswith(b"end\n")
 
@@ -58,7 +58,7 @@ def test_only_the_end_of_much_is_kept() -> None:
     os.close(reader)
     output = StderrTap(writer, through_pipe=True)
     write(output, bytes(3 * TAIL_BYTES), b"end\n")
-    output.finish(20)
+    output.drain(20)
     os.close(writer)
     text = output.text().read()
     assert TAIL_BYTES <= len(text) < TAIL_BYTES + 65536

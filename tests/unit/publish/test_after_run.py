@@ -95,7 +95,7 @@ def test_a_save_that_was_written_behind_has_no_identity(tmp_path: Path) -> None:
 def test_the_node_of_rank_0_publishes(tmp_path: Path) -> None:
     journal(tmp_path, saved(tmp_path / "1.pt"), host="b")
     journal(tmp_path, rank=1, host="a")
-    assert not found(tmp_path).here
+    assert not found(tmp_path).on_this_host
 
 
 @pytest.mark.parametrize(

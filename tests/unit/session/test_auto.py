@@ -194,7 +194,7 @@ def test_the_journal_says_what_an_attempt_has() -> None:
     made, _ = pilot()
     events: list[dict[str, Any]] = []
     made.begin(events.append)
-    made.without(["learn"])
+    made.drop(["learn"])
     made.begin(events.append)
     first, second = events
     assert first["on"] == ["restarts", "learn", "async_save"] and first["learned"] == ["SOURCES"]
@@ -205,11 +205,11 @@ def test_the_journal_says_what_an_attempt_has() -> None:
 
 def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
     made, said = pilot()
-    stillborn = AttemptResult(status=1, facts=[BUG], lives=[[]])
+    stillborn = AttemptResult(status=1, facts=[BUG], elastic_restarts=[[]])
     assert made.suspects(stillborn) == ["learn"]
-    assert made.withheld() == set()
-    made.without(["learn"])
-    assert made.withheld() == {"SOURCES"} and said[0].endswith(" [booster-dropped]")
+    assert made.dropped_env() == set()
+    made.drop(["learn"])
+    assert made.dropped_env() == {"SOURCES"} and said[0].endswith(" [booster-dropped]")
     assert made.suspects(stillborn) == [] and made.settled == {}  # it was not to blame
     made.went_on(True)
     assert "before its first step" in made.settled["learn"]
@@ -217,11 +217,14 @@ def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
 
 def test_an_end_that_was_asked_for_or_good_has_no_suspect() -> None:
     made, _ = pilot()
-    assert made.suspects(AttemptResult(status=0, facts=[], lives=[[]])) == []
-    assert made.suspects(AttemptResult(status=-15, facts=[BUG], lives=[[]], signal=15)) == []
+    assert made.suspects(AttemptResult(status=0, facts=[], elastic_restarts=[[]])) == []
+    assert (
+        made.suspects(AttemptResult(status=-15, facts=[BUG], elastic_restarts=[[]], signal=15))
+        == []
+    )
 
 
 def test_a_fault_of_ours_costs_no_restart() -> None:
     made, said = pilot()
-    assert made.suspects(AttemptResult(status=1, facts=None, lives=[[]])) == []  # type: ignore[arg-type]
+    assert made.suspects(AttemptResult(status=1, facts=None, elastic_restarts=[[]])) == []  # type: ignore[arg-type]
     assert said[0].endswith(" [booster-diagnosis-failed]")

@@ -33,7 +33,7 @@ def read_log(
     rank: int | None = None,
     node: str | None = None,
     file: str = "",
-    seen: Callable[[int], None] | None = None,
+    on_read: Callable[[int], None] | None = None,
 ) -> list[Fact]:
     """The facts of a log of any length, in its order; `rank` and `node` where it names none.
 
@@ -41,4 +41,4 @@ def read_log(
     """
     from headway.launch.failures import log_reader
 
-    return log_reader.read_log(stream, rank=rank, node=node, file=file, seen=seen)
+    return log_reader.read_log(stream, rank=rank, node=node, file=file, on_read=on_read)

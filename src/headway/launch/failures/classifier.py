@@ -89,69 +89,87 @@ def find_meaning(fact: Fact) -> Finding | None:
     """The meaning of a fact on its own; None if it has none."""
     if fact.source == "exit" and fact.code is not None:
         return None if fact.code == 0 else _finding(fact, "exit_code", "unknown", "exit", 10)
-    told = xid.parse(fact.text) if "id" in fact.text else None
-    if told is not None:
-        category, role, weight = xid.role(told.number)
-        return _finding(fact, f"xid_{told.number}", category, role, weight, source="kernel")
-    found = _matching_signature(fact)
-    if found is None:
+    driver_error = xid.parse(fact.text) if "id" in fact.text else None
+    if driver_error is not None:
+        category, role, weight = xid.role(driver_error.number)
+        return _finding(fact, f"xid_{driver_error.number}", category, role, weight, source="kernel")
+    signature = _matching_signature(fact)
+    if signature is None:
         return None
-    made = _finding(fact, found.id, found.category, found.role, found.weight, source=found.source)
-    made = replace(made, owner=found.owner or made.owner, retry=found.retry or made.retry)
-    return _cap_by_level(_refine_by_location(made))
+    finding = _finding(
+        fact,
+        signature.id,
+        signature.category,
+        signature.role,
+        signature.weight,
+        source=signature.source,
+    )
+    finding = replace(
+        finding, owner=signature.owner or finding.owner, retry=signature.retry or finding.retry
+    )
+    return _cap_by_level(_refine_by_location(finding))
 
 
 def _matching_signature(fact: Fact) -> Signature | None:
     if fact.source == "exception":
-        kind, mark, message = fact.text.partition(": ")
-        text = f"{kind}{mark}{line_style.strip_advice(message)}"
-        return match(text, loud=True, echo=False)
+        kind, separator, message = fact.text.partition(": ")
+        text = f"{kind}{separator}{line_style.strip_advice(message)}"
+        return match(text, is_error=True, is_config_echo=False)
     text = line_style.strip_advice(fact.text)
     if fact.source in STRONG_SOURCES:
-        return match(text, loud=True, echo=False)
+        return match(text, is_error=True, is_config_echo=False)
     raised = looks_raised(text)
-    echo = not raised and fact.level != "error" and line_style.is_config_echo(fact.text)
-    return match(text, loud=raised or fact.level == "error", echo=echo)
+    is_echo = not raised and fact.level != "error" and line_style.is_config_echo(fact.text)
+    return match(text, is_error=raised or fact.level == "error", is_config_echo=is_echo)
 
 
-def _refine_by_location(found: Finding) -> Finding:
+def _refine_by_location(finding: Finding) -> Finding:
     """Sharpened by the place where it was raised."""
-    within = found.fact.within
-    if _IN_WORKER.search(f"{within} {found.fact.text}") and found.category in _SAMPLE_CATEGORIES:
+    within = finding.fact.within
+    if (
+        _IN_WORKER.search(f"{within} {finding.fact.text}")
+        and finding.category in _SAMPLE_CATEGORIES
+    ):
         return replace(
-            _recategorized(found, "data_pipeline", f"{found.id}_in_worker"), weight=SPECIFIC + 12
+            _recategorized(finding, "data_pipeline", f"{finding.id}_in_worker"),
+            weight=SPECIFIC + 12,
         )
     if not within:
-        return found
-    if found.id == "enospc" and _SHM_PLACE.search(within):
-        return _recategorized(found, "shm_or_fd_limit", f"{found.id}_shm")
-    if found.id == "exception" and _SAVING.search(within) and "cannot be opened" in found.fact.text:
-        return _recategorized(found, "disk_full", "write_failed")
-    if found.id not in _VAGUE_SIGNATURES:
-        return found
+        return finding
+    if finding.id == "enospc" and _SHM_PLACE.search(within):
+        return _recategorized(finding, "shm_or_fd_limit", f"{finding.id}_shm")
+    if (
+        finding.id == "exception"
+        and _SAVING.search(within)
+        and "cannot be opened" in finding.fact.text
+    ):
+        return _recategorized(finding, "disk_full", "write_failed")
+    if finding.id not in _VAGUE_SIGNATURES:
+        return finding
     innermost = " ".join(within.split()[-3:])
     for category, place in _PLACES:
         if place.search(innermost):
             return replace(
-                _recategorized(found, category, f"{found.id}_in_{category}"), weight=SPECIFIC + 12
+                _recategorized(finding, category, f"{finding.id}_in_{category}"),
+                weight=SPECIFIC + 12,
             )
-    return found
+    return finding
 
 
-def _cap_by_level(found: Finding) -> Finding:
+def _cap_by_level(finding: Finding) -> Finding:
     """A warning, or a word in passing, weighs less than an error."""
-    tone = found.fact.level
+    level = finding.fact.level
     if (
-        found.weight >= DECISIVE
-        or found.role in ("cascade", "fact")
-        or found.source in STRONG_SOURCES
+        finding.weight >= DECISIVE
+        or finding.role in ("cascade", "fact")
+        or finding.source in STRONG_SOURCES
     ):
-        return found
-    if tone == "warning" and "NCCL WARN" not in found.fact.text:
-        return replace(found, weight=min(found.weight, MAX_WARNING_WEIGHT), role="symptom")
-    if tone == "info" and found.id != "nan_progress":
-        return replace(found, weight=min(found.weight, MAX_INFO_WEIGHT), role="symptom")
-    return found
+        return finding
+    if level == "warning" and "NCCL WARN" not in finding.fact.text:
+        return replace(finding, weight=min(finding.weight, MAX_WARNING_WEIGHT), role="symptom")
+    if level == "info" and finding.id != "nan_progress":
+        return replace(finding, weight=min(finding.weight, MAX_INFO_WEIGHT), role="symptom")
+    return finding
 
 
 def _finding(
@@ -172,9 +190,9 @@ def _finding(
     )
 
 
-def _recategorized(found: Finding, category: str, name: str) -> Finding:
+def _recategorized(finding: Finding, category: str, name: str) -> Finding:
     owner, retry, _ = CATEGORIES[category]
-    return replace(found, category=category, id=name, owner=owner, retry=retry)
+    return replace(finding, category=category, id=name, owner=owner, retry=retry)
 
 
 def exit_code_of(fact: Fact) -> int | None:
@@ -193,28 +211,32 @@ _MIN_COMPLAINTS = 3  # ranks that complain, at least, before a silent one is sus
 
 def suspected_rank(symptoms: Sequence[Finding], facts: Sequence[Fact]) -> int | None:
     """The rank that the others wait for, if what they say points at one."""
-    named = [int(hit[1]) for one in symptoms if (hit := _NAMED_RANK.search(one.fact.text))]
+    named = [
+        int(match[1]) for symptom in symptoms if (match := _NAMED_RANK.search(symptom.fact.text))
+    ]
     if named:
         return named[0]
-    behind = _straggler(facts)
-    if behind is not None:
-        return behind
-    loud = {one.fact.rank for one in symptoms if one.fact.rank is not None}
+    straggler = _straggler(facts)
+    if straggler is not None:
+        return straggler
+    complaining = {symptom.fact.rank for symptom in symptoms if symptom.fact.rank is not None}
     known = {fact.rank for fact in facts if fact.rank is not None}
-    sizes = [int(next(filter(None, hit.groups()))) for f in facts if (hit := _WORLD.search(f.text))]
+    sizes = [
+        int(next(filter(None, match.groups()))) for f in facts if (match := _WORLD.search(f.text))
+    ]
     if sizes and max(sizes) <= 100_000:
         known |= set(range(max(sizes)))
-    known |= set(range(max(loud, default=0)))
-    silent = known - loud
-    return silent.pop() if len(silent) == 1 and len(loud) >= _MIN_COMPLAINTS else None
+    known |= set(range(max(complaining, default=0)))
+    silent = known - complaining
+    return silent.pop() if len(silent) == 1 and len(complaining) >= _MIN_COMPLAINTS else None
 
 
 def _straggler(facts: Sequence[Fact]) -> int | None:
     """The one rank whose last enqueued collective is older than that of all others."""
     last: dict[int, int] = {}
     for fact in facts:
-        if fact.rank is not None and (hit := _ENQUEUED.search(fact.text)):
-            last.setdefault(fact.rank, int(hit[1]))
+        if fact.rank is not None and (match := _ENQUEUED.search(fact.text)):
+            last.setdefault(fact.rank, int(match[1]))
     lowest = min(last.values(), default=0)
     ranks = [rank for rank, work in last.items() if work == lowest]
     return ranks[0] if len(ranks) == 1 and len(last) > _MIN_COMPLAINTS else None
@@ -237,12 +259,12 @@ _CRASHES = frozenset({4, 6, 7, 8, 11})
 def classify(facts: Iterable[Fact]) -> Verdict:
     """The first cause that the facts tell."""
     known = list(facts)
-    found = _combine([one for fact in known if (one := find_meaning(fact)) is not None])
-    dead = [one for one in found if not one.fact.survived]
-    cause = _decisive(dead) or _root_cause(dead)
+    findings = _combine([finding for fact in known if (finding := find_meaning(fact)) is not None])
+    fatal = [finding for finding in findings if not finding.fact.survived]
+    cause = _decisive(fatal) or _root_cause(fatal)
     if cause is not None:
-        return _verdict(cause, cause.fact.rank, found, _confidence(cause, dead))
-    return _by_symptoms(dead, found, known)
+        return _verdict(cause, cause.fact.rank, findings, _confidence(cause, fatal))
+    return _by_symptoms(fatal, findings, known)
 
 
 def failed(facts: Iterable[Fact]) -> bool:
@@ -251,84 +273,96 @@ def failed(facts: Iterable[Fact]) -> bool:
         not fact.survived
         and (
             (exit_code_of(fact) or 0) != 0
-            or ((one := find_meaning(fact)) is not None and _is_fatal(one))
+            or ((finding := find_meaning(fact)) is not None and _is_fatal(finding))
         )
         for fact in facts
     )
 
 
-def _is_fatal(found: Finding) -> bool:
-    if found.role == "cascade":
-        return found.weight >= LAUNCHER_WEIGHT
-    return found.role in ("root", "exit") or (
-        found.role == "symptom" and found.weight >= FATAL_WEIGHT
+def _is_fatal(finding: Finding) -> bool:
+    if finding.role == "cascade":
+        return finding.weight >= LAUNCHER_WEIGHT
+    return finding.role in ("root", "exit") or (
+        finding.role == "symptom" and finding.weight >= FATAL_WEIGHT
     )
 
 
-def _combine(found: list[Finding]) -> list[Finding]:
+def _combine(findings: list[Finding]) -> list[Finding]:
     """What only all findings together tell."""
-    sick = xid.faulty_gpus(told for one in found if (told := xid.parse(one.fact.text)) is not None)
+    faulty = xid.faulty_gpus(
+        driver_error
+        for finding in findings
+        if (driver_error := xid.parse(finding.fact.text)) is not None
+    )
     return [
-        replace(one, category="gpu_hardware", owner="infra", retry="swap", weight=95)
-        if sick and (told := xid.parse(one.fact.text)) is not None and told.gpu in sick
-        else one
-        for one in found
+        replace(finding, category="gpu_hardware", owner="infra", retry="swap", weight=95)
+        if faulty
+        and (driver_error := xid.parse(finding.fact.text)) is not None
+        and driver_error.gpu in faulty
+        else finding
+        for finding in findings
     ]
 
 
-def _decisive(found: Sequence[Finding]) -> Finding | None:
+def _decisive(findings: Sequence[Finding]) -> Finding | None:
     """A word of the scheduler, the kernel or the hardware, by the order of evidence."""
-    words = [one for one in found if one.role == "root" and one.weight >= DECISIVE]
-    words.sort(key=lambda one: source_rank(one.source))
-    for one in words:
-        if one.category in _LAST_ENDS and _was_broken_before(one, found):
+    decisive = [
+        finding for finding in findings if finding.role == "root" and finding.weight >= DECISIVE
+    ]
+    decisive.sort(key=lambda finding: source_rank(finding.source))
+    for finding in decisive:
+        if finding.category in _LAST_ENDS and _was_broken_before(finding, findings):
             continue
-        if one.category == "platform_start" and _program_ran(found):
+        if finding.category == "platform_start" and _program_ran(findings):
             continue
-        return _first([other for other in words if other.category == one.category])
+        return _first([other for other in decisive if other.category == finding.category])
     return None
 
 
-def _program_ran(found: Sequence[Finding]) -> bool:
+def _program_ran(findings: Sequence[Finding]) -> bool:
     """Whether the program ran at all: what starts has got its container."""
-    return any(one.role == "root" and one.fact.source == "exception" for one in found)
-
-
-def _is_late_end(one: Finding) -> bool:
-    return one.weight >= DECISIVE and one.category in {*_LAST_ENDS, "platform_start"}
-
-
-def _was_broken_before(end: Finding, found: Sequence[Finding]) -> bool:
     return any(
-        one.category not in _LAST_ENDS
-        and (one.role == "root" or (one.role == "symptom" and one.weight >= SPECIFIC))
-        and _before(one.fact, end.fact)
-        for one in found
+        finding.role == "root" and finding.fact.source == "exception" for finding in findings
     )
 
 
-def _root_cause(found: Sequence[Finding]) -> Finding | None:
+def _is_late_end(finding: Finding) -> bool:
+    return finding.weight >= DECISIVE and finding.category in {*_LAST_ENDS, "platform_start"}
+
+
+def _was_broken_before(end: Finding, findings: Sequence[Finding]) -> bool:
+    return any(
+        finding.category not in _LAST_ENDS
+        and (finding.role == "root" or (finding.role == "symptom" and finding.weight >= SPECIFIC))
+        and _before(finding.fact, end.fact)
+        for finding in findings
+    )
+
+
+def _root_cause(findings: Sequence[Finding]) -> Finding | None:
     """The first cause in time; of one chain of exceptions, the first that says something."""
-    roots = [one for one in found if one.role == "root" and not _is_late_end(one)]
+    roots = [
+        finding for finding in findings if finding.role == "root" and not _is_late_end(finding)
+    ]
     if not roots:
         return None
-    ended = [one for one in roots if not _was_survived(one, roots)] or roots
-    loud = [one for one in ended if not _is_unmarked(one)]
-    if any(one.weight >= SPECIFIC for one in loud):
-        ended = loud
-    first = _first(ended)
-    chain = [one for one in ended if _same_chain(one, first)]
-    told = [one for one in chain if one.weight >= SPECIFIC] or chain
-    return _explanation(_first(told), roots)
+    not_survived = [finding for finding in roots if not _was_survived(finding, roots)] or roots
+    marked = [finding for finding in not_survived if not _is_unmarked(finding)]
+    if any(finding.weight >= SPECIFIC for finding in marked):
+        not_survived = marked
+    first = _first(not_survived)
+    chain = [finding for finding in not_survived if _same_chain(finding, first)]
+    specific = [finding for finding in chain if finding.weight >= SPECIFIC] or chain
+    return _explanation(_first(specific), roots)
 
 
-def _is_unmarked(one: Finding) -> bool:
+def _is_unmarked(finding: Finding) -> bool:
     """Whether it is a line of a log that nothing marks as an error."""
-    fact = one.fact
+    fact = finding.fact
     return (
         fact.source == "log"
         and fact.level != "error"
-        and one.weight < DECISIVE
+        and finding.weight < DECISIVE
         and not fact.text.startswith("what():")
         and not looks_raised(fact.text)
         and "NCCL WARN" not in fact.text
@@ -337,72 +371,84 @@ def _is_unmarked(one: Finding) -> bool:
 
 def _explanation(best: Finding, roots: Sequence[Finding]) -> Finding:
     """A root gives way to the one that explains it; a vague one, to a telling one of its rank."""
-    telling = [one for one in roots if best.category in _EXPLAINED_BY.get(one.id, ())]
-    if not telling and best.weight < SPECIFIC:
-        telling = [
-            one
-            for one in roots
-            if one.weight >= SPECIFIC
-            and (one.fact.rank == best.fact.rank or None in (one.fact.rank, best.fact.rank))
-            and not _was_survived(one, roots)
+    explaining = [
+        finding for finding in roots if best.category in _EXPLAINED_BY.get(finding.id, ())
+    ]
+    if not explaining and best.weight < SPECIFIC:
+        explaining = [
+            finding
+            for finding in roots
+            if finding.weight >= SPECIFIC
+            and (finding.fact.rank == best.fact.rank or None in (finding.fact.rank, best.fact.rank))
+            and not _was_survived(finding, roots)
         ]
-    return _first(telling) if telling else best
+    return _first(explaining) if explaining else best
 
 
-def _was_survived(one: Finding, roots: Sequence[Finding]) -> bool:
+def _was_survived(finding: Finding, roots: Sequence[Finding]) -> bool:
     """Whether the job ran on after an error, up to another one of the same log."""
     later = [
         other.fact
         for other in roots
-        if other.fact.file == one.fact.file and other.fact.line > one.fact.line
+        if other.fact.file == finding.fact.file and other.fact.line > finding.fact.line
     ]
-    if not one.fact.line or not later:
+    if not finding.fact.line or not later:
         return False
-    return one.fact.after - min(fact.after for fact in later) >= LINES_AFTER_SURVIVED
+    return finding.fact.after - min(fact.after for fact in later) >= LINES_AFTER_SURVIVED
 
 
-def _same_chain(one: Finding, other: Finding) -> bool:
-    if one is other:
+def _same_chain(finding: Finding, other: Finding) -> bool:
+    if finding is other:
         return True
-    same_log = one.fact.file == other.fact.file and one.fact.rank == other.fact.rank
-    return same_log and one.fact.chain == other.fact.chain != 0
+    same_log = finding.fact.file == other.fact.file and finding.fact.rank == other.fact.rank
+    return same_log and finding.fact.chain == other.fact.chain != 0
 
 
-def _first(found: Sequence[Finding]) -> Finding:
+def _first(findings: Sequence[Finding]) -> Finding:
     """The first in time; where that is not known, the one that says most."""
-    if len({one.fact.file for one in found}) == 1 and all(one.fact.line for one in found):
-        return min(found, key=lambda one: (one.fact.line, -one.weight))
-    if all(one.fact.at is not None for one in found):
-        return min(found, key=lambda one: (one.fact.at or 0.0, -one.weight))
-    return max(found, key=lambda one: one.weight)
+    if len({finding.fact.file for finding in findings}) == 1 and all(
+        finding.fact.line for finding in findings
+    ):
+        return min(findings, key=lambda finding: (finding.fact.line, -finding.weight))
+    if all(finding.fact.at is not None for finding in findings):
+        return min(findings, key=lambda finding: (finding.fact.at or 0.0, -finding.weight))
+    return max(findings, key=lambda finding: finding.weight)
 
 
-def _before(one: Fact, other: Fact) -> bool:
-    if one.at is not None and other.at is not None and abs(one.at - other.at) > 1:
-        return one.at < other.at
-    return one.file == other.file and 0 < one.line < other.line
+def _before(fact: Fact, other: Fact) -> bool:
+    if fact.at is not None and other.at is not None and abs(fact.at - other.at) > 1:
+        return fact.at < other.at
+    return fact.file == other.file and 0 < fact.line < other.line
 
 
 def _by_symptoms(
-    dead: Sequence[Finding], found: Sequence[Finding], facts: Sequence[Fact]
+    fatal: Sequence[Finding], findings: Sequence[Finding], facts: Sequence[Fact]
 ) -> Verdict:
-    symptoms = [one for one in dead if one.role == "symptom"]
-    strongest = max((one.weight for one in symptoms), default=0)
-    told = [one for one in symptoms if one.weight > FATAL_WEIGHT and one.id != "aborted"]
-    death = _first_death(facts, {one.fact.rank for one in told})
+    symptoms = [finding for finding in fatal if finding.role == "symptom"]
+    strongest = max((finding.weight for finding in symptoms), default=0)
+    complaints = [
+        finding for finding in symptoms if finding.weight > FATAL_WEIGHT and finding.id != "aborted"
+    ]
+    death = _first_death(facts, {finding.fact.rank for finding in complaints})
     if death is not None and strongest < SPECIFIC:
         code = exit_code_of(death) or 0
         number = exit_codes.signal_of(code)
-        silent = death.rank is not None and death.rank not in {one.fact.rank for one in told}
-        if silent or number == 9 or number in _CRASHES - {6} or not told:
-            no_oom = any(one.id == "no_oom" for one in found)
-            return _verdict_of_code(death, code, no_oom, found)
+        silent = death.rank is not None and death.rank not in {
+            finding.fact.rank for finding in complaints
+        }
+        if silent or number == 9 or number in _CRASHES - {6} or not complaints:
+            no_oom = any(finding.id == "no_oom" for finding in findings)
+            return _verdict_of_code(death, code, no_oom, findings)
     if symptoms:
-        first = _first([one for one in symptoms if one.weight >= strongest - WEIGHT_TOLERANCE])
-        rank = suspected_rank([one for one in symptoms if one.category == first.category], facts)
+        first = _first(
+            [finding for finding in symptoms if finding.weight >= strongest - WEIGHT_TOLERANCE]
+        )
+        rank = suspected_rank(
+            [finding for finding in symptoms if finding.category == first.category], facts
+        )
         confidence = "medium" if first.weight >= SPECIFIC else "low"
-        return _verdict(first, first.fact.rank if rank is None else rank, found, confidence)
-    return _no_cause(found)
+        return _verdict(first, first.fact.rank if rank is None else rank, findings, confidence)
+    return _no_cause(findings)
 
 
 def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | None:
@@ -410,26 +456,28 @@ def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | 
 
     Then that of a rank which does not complain of another's end.
     """
-    dead = [(code, fact) for fact in facts if (code := exit_code_of(fact)) and not fact.survived]
-    times = [fact.at for _, fact in dead if fact.at is not None]
+    deaths = [(code, fact) for fact in facts if (code := exit_code_of(fact)) and not fact.survived]
+    times = [fact.at for _, fact in deaths if fact.at is not None]
     if times:  # what ends long after the first was ended by its launcher
-        dead = [one for one in dead if (one[1].at or 0.0) <= min(times) + SIMULTANEOUS_S]
-    own = [one for one in dead if exit_codes.signal_of(one[0]) not in (15, 2, 1)]
-    signalled = [one for one in own if exit_codes.signal_of(one[0]) is not None]
-    silent = [one for one in own if one[1].rank is not None and one[1].rank not in complaining]
-    for group in (signalled, silent, own, dead):
+        deaths = [death for death in deaths if (death[1].at or 0.0) <= min(times) + SIMULTANEOUS_S]
+    unsent = [death for death in deaths if exit_codes.signal_of(death[0]) not in (15, 2, 1)]
+    signalled = [death for death in unsent if exit_codes.signal_of(death[0]) is not None]
+    silent = [
+        death for death in unsent if death[1].rank is not None and death[1].rank not in complaining
+    ]
+    for group in (signalled, silent, unsent, deaths):
         if group:
-            return min(group, key=lambda one: (one[1].at or 0.0, one[1].line))[1]
+            return min(group, key=lambda death: (death[1].at or 0.0, death[1].line))[1]
     return None
 
 
-def _verdict_of_code(fact: Fact, code: int, no_oom: bool, found: Sequence[Finding]) -> Verdict:
+def _verdict_of_code(fact: Fact, code: int, no_oom: bool, findings: Sequence[Finding]) -> Verdict:
     category, evidence = exit_codes.meaning(code, no_oom=no_oom)
     owner, retry, _ = CATEGORIES[category]
-    words = fact.text.strip() or evidence
-    if words not in evidence:
-        evidence = f"{words} ({evidence})" if fact.text else evidence
-    made = Finding(
+    text = fact.text.strip() or evidence
+    if text not in evidence:
+        evidence = f"{text} ({evidence})" if fact.text else evidence
+    finding = Finding(
         fact=replace(fact, text=evidence),
         id=f"exit_{abs(code)}" if code >= 0 else f"signal_{-code}",
         category=category,
@@ -439,14 +487,16 @@ def _verdict_of_code(fact: Fact, code: int, no_oom: bool, found: Sequence[Findin
         retry=retry,
         source="exit",
     )
-    sure = category == "native_crash" or (category == "unknown" and no_oom)
-    return _verdict(made, fact.rank, found, "medium" if sure else "low")
+    is_sure = category == "native_crash" or (category == "unknown" and no_oom)
+    return _verdict(finding, fact.rank, findings, "medium" if is_sure else "low")
 
 
-def _no_cause(found: Sequence[Finding]) -> Verdict:
-    fact = next((one.fact for one in found if not one.fact.survived), Fact(source="exit"))
+def _no_cause(findings: Sequence[Finding]) -> Verdict:
+    fact = next(
+        (finding.fact for finding in findings if not finding.fact.survived), Fact(source="exit")
+    )
     evidence = fact.text or "it ended without leaving a reason"
-    made = Finding(
+    finding = Finding(
         fact=replace(fact, text=evidence),
         id="none",
         category="unknown",
@@ -456,11 +506,15 @@ def _no_cause(found: Sequence[Finding]) -> Verdict:
         retry="bounded",
         source=fact.source,
     )
-    return _verdict(made, fact.rank, found, "low")
+    return _verdict(finding, fact.rank, findings, "low")
 
 
-def _confidence(cause: Finding, found: Sequence[Finding]) -> str:
-    rivals = {one.category for one in found if one.role == "root" and one.weight >= SPECIFIC}
+def _confidence(cause: Finding, findings: Sequence[Finding]) -> str:
+    rivals = {
+        finding.category
+        for finding in findings
+        if finding.role == "root" and finding.weight >= SPECIFIC
+    }
     if cause.weight >= DECISIVE:
         return "high"
     if cause.weight < SPECIFIC:
@@ -469,7 +523,7 @@ def _confidence(cause: Finding, found: Sequence[Finding]) -> str:
 
 
 def _verdict(
-    cause: Finding, rank: int | None, found: Sequence[Finding], confidence: str
+    cause: Finding, rank: int | None, findings: Sequence[Finding], confidence: str
 ) -> Verdict:
     evidence = _evidence(cause)
     return Verdict(
@@ -482,7 +536,7 @@ def _verdict(
         signature=cause.id,
         confidence=confidence,
         fingerprint=fingerprint(cause.category, cause.id, evidence),
-        others=_secondary_findings(cause, found),
+        others=_secondary_findings(cause, findings),
         file=cause.fact.file,
         line=cause.fact.line,
     )
@@ -493,17 +547,19 @@ def _evidence(finding: Finding) -> str:
     return redact.text(" ".join(finding.fact.text.split()))[:MAX_EVIDENCE]
 
 
-def _secondary_findings(cause: Finding, found: Sequence[Finding]) -> tuple[SecondaryFinding, ...]:
+def _secondary_findings(
+    cause: Finding, findings: Sequence[Finding]
+) -> tuple[SecondaryFinding, ...]:
     """What was seen beside the cause: each kind once."""
-    seen: dict[tuple[str, str], SecondaryFinding] = {}
-    for one in found:
-        if one.fact is cause.fact or one.id == cause.id or one.role == "fact":
+    secondary: dict[tuple[str, str], SecondaryFinding] = {}
+    for finding in findings:
+        if finding.fact is cause.fact or finding.id == cause.id or finding.role == "fact":
             continue
-        role = {"root": "other", "exit": "cascade"}.get(one.role, one.role)
-        role = "survived" if one.fact.survived else role
-        text = _evidence(one) or exit_codes.describe_exit_code(one.fact.code or 0)
+        role = {"root": "other", "exit": "cascade"}.get(finding.role, finding.role)
+        role = "survived" if finding.fact.survived else role
+        text = _evidence(finding) or exit_codes.describe_exit_code(finding.fact.code or 0)
         other = SecondaryFinding(
-            role=cast(Role, role), category=one.category, rank=one.fact.rank, evidence=text
+            role=cast(Role, role), category=finding.category, rank=finding.fact.rank, evidence=text
         )
-        seen.setdefault((one.id, role), other)
-    return tuple(list(seen.values())[:MAX_SECONDARY])
+        secondary.setdefault((finding.id, role), other)
+    return tuple(list(secondary.values())[:MAX_SECONDARY])

@@ -34,21 +34,21 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 
 def parse_exit_code(text: str) -> int | None:
     """The exit code that a line tells, negative for a signal; None if it tells none."""
-    for regex, by in _SHELL:
+    for regex, signal_number in _SHELL:
         if regex.search(text):
-            return -by
-    found = _EXIT_TEXT.search(text)
-    if found is None:
+            return -signal_number
+    match = _EXIT_TEXT.search(text)
+    if match is None:
         return None
     for key in ("name", "died"):
-        if found[key]:
-            return -int(signal.Signals[found[key]])
-    if found["number"]:
-        return -int(found["number"])
-    if found["slurm"]:
-        code, _, number = found["slurm"].partition(":")
+        if match[key]:
+            return -int(signal.Signals[match[key]])
+    if match["number"]:
+        return -int(match["number"])
+    if match["slurm"]:
+        code, _, number = match["slurm"].partition(":")
         return -int(number) if int(number) else int(code)
-    return next(int(text) for text in found.groups() if text is not None)
+    return next(int(text) for text in match.groups() if text is not None)
 
 
 def signal_of(code: int) -> int | None:
@@ -73,19 +73,22 @@ def describe_exit_code(code: int) -> str:
 
 def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
     """Category and evidence of an exit code that stands alone."""
-    number, words = signal_of(code), describe_exit_code(code)
+    number, description = signal_of(code), describe_exit_code(code)
     if number == signal.SIGKILL and no_oom:
-        return "unknown", f"killed by {words} from outside: the kernel counted no OOM kill"
+        return "unknown", f"killed by {description} from outside: the kernel counted no OOM kill"
     if number == signal.SIGKILL:
-        return "host_oom", f"killed by {words}, most often for want of memory; nothing else tells"
+        return (
+            "host_oom",
+            f"killed by {description}, most often for want of memory; nothing else tells",
+        )
     if number == signal.SIGTERM:
-        return "unknown", f"ended by {words} from outside: a preemption or somebody's stop"
+        return "unknown", f"ended by {description} from outside: a preemption or somebody's stop"
     if number == signal.SIGINT:
-        return "user_cancel", f"interrupted by {words}"
+        return "user_cancel", f"interrupted by {description}"
     if number in _CRASHES:
-        return "native_crash", f"crashed with {words}"
+        return "native_crash", f"crashed with {description}"
     if code >= _WINDOWS:
         return "native_crash", f"crashed with status {code:#x}"
     if code == 2:
         return "user_code", "exit code 2, as for wrong arguments"
-    return "unknown", f"ended with {words} and no reason"
+    return "unknown", f"ended with {description} and no reason"

@@ -44,24 +44,24 @@ def since(
 
 def _counted(before: Snapshot, now: dict[str, int]) -> list[Fact]:
     """What the nearest group that can be read tells; one above, and the machine, have others."""
-    grown = [(name, now[name] - count) for name, count in before.kills if name in now]
-    if not grown:
+    growth = [(name, now[name] - count) for name, count in before.kills if name in now]
+    if not growth:
         return []
-    nearest, count = grown[0]
+    nearest, count = growth[0]
     if count > 0 and nearest != MACHINE:
         return [_fact(f"the kernel counted {count} OOM kill(s) in this job")]
-    return [_fact(NO_OOM)] if not any(count for _, count in grown) else []
+    return [_fact(NO_OOM)] if not any(count for _, count in growth) else []
 
 
 def _kills(cgroups: Path, proc: Path) -> list[tuple[str, int]]:
     """The counters from this process' own group upwards, and the whole machine's last."""
-    found = []
+    counters = []
     for folder, name in _groups(cgroups, proc):
         for path in (folder / name, *(above / name for above in folder.parents)):
             if cgroups in path.parents and (count := _count(path)) is not None:
-                found.append((str(path), count))
+                counters.append((str(path), count))
     count = _count(proc / "vmstat")
-    return found if count is None else [*found, (MACHINE, count)]
+    return counters if count is None else [*counters, (MACHINE, count)]
 
 
 def _groups(cgroups: Path, proc: Path) -> list[tuple[Path, str]]:
@@ -70,14 +70,14 @@ def _groups(cgroups: Path, proc: Path) -> list[tuple[Path, str]]:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    groups = []
     for line in sorted(lines):
         number, kinds, path = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not kinds:
-            found.append((cgroups / path.lstrip("/"), "memory.events"))
+            groups.append((cgroups / path.lstrip("/"), "memory.events"))
         elif "memory" in kinds.split(","):
-            found.append((cgroups / "memory" / path.lstrip("/"), "memory.oom_control"))
-    return found
+            groups.append((cgroups / "memory" / path.lstrip("/"), "memory.oom_control"))
+    return groups
 
 
 def _count(path: Path) -> int | None:
@@ -93,21 +93,21 @@ def _count(path: Path) -> int | None:
 def _logged(before: Snapshot, log: Path) -> list[Fact]:
     from headway.launch.failures.classifier import find_meaning
 
-    found = []
+    facts = []
     for moment, text in _records(log):
         fact = _fact(text, at=time.time() - (_clock() - moment))
         if moment >= before.clock - CLOCK_TOLERANCE_S and find_meaning(fact) is not None:
-            found.append(fact)
-    return found
+            facts.append(fact)
+    return facts
 
 
 def _records(log: Path) -> list[tuple[float, str]]:
     """Time and text of each record of the kernel's log; nothing where that is not allowed."""
-    found: list[tuple[float, str]] = []
+    records: list[tuple[float, str]] = []
     try:
         fd = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return found
+        return records
     with contextlib.closing(os.fdopen(fd, "rb", buffering=0)) as file:
         while True:
             try:
@@ -115,14 +115,14 @@ def _records(log: Path) -> list[tuple[float, str]]:
             except BrokenPipeError:  # overwritten while it was read: the next one follows
                 continue
             except OSError:
-                return found
+                return records
             if not record:
-                return found
+                return records
             for line in record.decode("utf-8", "replace").splitlines():
-                head, mark, text = line.partition(";")
+                head, separator, text = line.partition(";")
                 fields = head.split(",")
-                if mark and len(fields) > 2 and fields[2].isdecimal():
-                    found.append((int(fields[2]) / 1e6, text))
+                if separator and len(fields) > 2 and fields[2].isdecimal():
+                    records.append((int(fields[2]) / 1e6, text))
 
 
 def _clock() -> float:

@@ -64,20 +64,20 @@ def _as_regex(tree: dict[str, Any]) -> str:
 
 def _needed(items: Sequence[Any]) -> _TextSet | None:
     """Of all that a sequence must contain, the set of words that is worth most for a search."""
-    found: list[_TextSet] = []
+    candidates: list[_TextSet] = []
     run: _TextSet = frozenset({""})
     for op, value in items:
         texts = _texts(op, value)
         if texts is not None and len(texts) * len(run) <= MAX_TEXTS:
             run = frozenset(head + tail for head in run for tail in texts)
             continue
-        found.append(run)
+        candidates.append(run)
         run = frozenset({""})
         inner = _needed_within(op, value)
         if inner:
-            found.append(inner)
-    found.append(run)
-    best = max(found, key=_worth)
+            candidates.append(inner)
+    candidates.append(run)
+    best = max(candidates, key=_worth)
     return best if _worth(best) else None
 
 
@@ -94,7 +94,7 @@ def _texts(op: Any, value: Any) -> _TextSet | None:
         return frozenset({chr(value).lower()}) if value < 128 else None
     if op in (_ops.AT, _ops.ASSERT, _ops.ASSERT_NOT):
         return frozenset({""})
-    if op is _ops.IN and all(one is _ops.LITERAL and code < 128 for one, code in value):
+    if op is _ops.IN and all(kind is _ops.LITERAL and code < 128 for kind, code in value):
         return frozenset(chr(code).lower() for _, code in value)
     if op is _ops.SUBPATTERN:
         return _texts_of(value[-1])

@@ -72,8 +72,8 @@ def level(text: str) -> str:
     if _TRIED_AGAIN.search(text):
         return "warning"
     head = text[:_HEAD]
-    found = [(hit.start(), name) for name, regex in _LEVELS if (hit := regex.search(head))]
-    return min(found)[1] if found else ""
+    hits = [(hit.start(), name) for name, regex in _LEVELS if (hit := regex.search(head))]
+    return min(hits)[1] if hits else ""
 
 
 def strip_advice(text: str) -> str:
@@ -92,8 +92,8 @@ def is_config_echo(text: str) -> bool:
 
 def _before_advice(sentence: str) -> str:
     """What of a sentence stands in front of the clause that advises."""
-    found = _ADVICE.search(sentence)
-    if found is None:
+    advice = _ADVICE.search(sentence)
+    if advice is None:
         return sentence
-    clauses = [hit.start() for hit in _CLAUSE.finditer(sentence, 0, found.start())]
+    clauses = [hit.start() for hit in _CLAUSE.finditer(sentence, 0, advice.start())]
     return sentence[: clauses[-1]] if clauses else ""

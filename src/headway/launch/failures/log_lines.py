@@ -93,13 +93,13 @@ def _of_text(text: str, year: int) -> Line:
     at: float | None = None
     level, kernel = "", False
     for _ in range(8):
-        hit = next((hit for regex in _PREFIXES if (hit := regex.match(text))), None)
-        if hit is None:
-            hit = _GLOG.match(text)
-            if hit is None:
+        match = next((match for regex in _PREFIXES if (match := regex.match(text))), None)
+        if match is None:
+            match = _GLOG.match(text)
+            if match is None:
                 break
-            level = level or _LEVELS[hit["level"]]
-        names = hit.groupdict()
+            level = level or _LEVELS[match["level"]]
+        names = match.groupdict()
         if names.get("rank") is not None and rank is None:
             rank = int(names["rank"])
         node = node or names.get("node")
@@ -110,11 +110,11 @@ def _of_text(text: str, year: int) -> Line:
             or text.startswith("kernel: ")
         )
         at = at if at is not None or not names.get("hour") else _seconds(names, year)
-        text = text[hit.end() :]
+        text = text[match.end() :]
     if '": "' in text and (value := _VALUE.match(text)):
         text = value[1]
-    if rank is None and (told := _RANK.search(text[:400])):
-        rank = next(int(group) for group in told.groups() if group is not None)
+    if rank is None and (rank_match := _RANK.search(text[:400])):
+        rank = next(int(group) for group in rank_match.groups() if group is not None)
     return Line(text, rank, node, at, level, kernel)
 
 
@@ -146,20 +146,24 @@ def _seconds(names: dict[str, str | None], year: int) -> float | None:
 def _of_json(text: str, year: int) -> Line:
     """A line of a structured log: its message, if it has one."""
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError:
         return _of_text(text, year)
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return _of_text(text, year)
-    said = [str(found[key]) for key in (*_MESSAGE, "exception", "exc_info") if found.get(key)]
-    if not said:
+    messages = [
+        str(content[key]) for key in (*_MESSAGE, "exception", "exc_info") if content.get(key)
+    ]
+    if not messages:
         return _of_text(text, year)
-    line = _of_text(" ".join(said), year)
-    rank = found.get("rank")
-    level = str(found.get("level") or found.get("severity") or found.get("levelname") or "").lower()
-    when = next((_of_text(f"{found[key]} ", year).at for key in _TIME if found.get(key)), None)
+    line = _of_text(" ".join(messages), year)
+    rank = content.get("rank")
+    level = str(
+        content.get("level") or content.get("severity") or content.get("levelname") or ""
+    ).lower()
+    at = next((_of_text(f"{content[key]} ", year).at for key in _TIME if content.get(key)), None)
     return line._replace(
         rank=rank if isinstance(rank, int) else line.rank,
-        at=line.at if when is None else when,
+        at=line.at if at is None else at,
         level=level if level in _LEVELS.values() else line.level,
     )

@@ -56,59 +56,61 @@ class LineKinds:
     """Knows the kinds of the lines that were met, and the words that tell nothing."""
 
     def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-        self._plain: set[bytes] = set()
+        self._kind_of_shape: dict[int, int] = {}
+        self._plain_words: set[bytes] = set()
         self._hints: dict[bytes, tuple[bytes, ...]] = {}
 
-    def of(self, lines: list[bytes]) -> list[int]:
+    def classify(self, lines: list[bytes]) -> list[int]:
         """The kind of each line; lines that differ in digits only are of one kind."""
-        known = self._known
-        if len(known) > MAX_SHAPES:
-            known.clear()
+        kinds = self._kind_of_shape
+        if len(kinds) > MAX_SHAPES:
+            kinds.clear()
         piece = b"\n".join(lines).translate(None, DIGITS)
         shapes = [hash(shape) for shape in piece.split(b"\n")]
-        found = [known.get(shape, 0) for shape in shapes]
-        if 0 in found:
-            for at, low in enumerate(piece.lower().split(b"\n")):
-                if not found[at]:
-                    shape = shapes[at]
-                    found[at] = known[shape] = known.get(shape) or self._of(lines[at], low)
-        return found
+        result = [kinds.get(shape, 0) for shape in shapes]
+        if 0 in result:
+            for index, lowered in enumerate(piece.lower().split(b"\n")):
+                if not result[index]:
+                    shape = shapes[index]
+                    result[index] = kinds[shape] = kinds.get(shape) or self._classify_line(
+                        lines[index], lowered
+                    )
+        return result
 
-    def _of(self, raw: bytes, low: bytes) -> int:
+    def _classify_line(self, raw: bytes, lowered: bytes) -> int:
         """The kind of a line; `low` is the same in lower case and without digits."""
-        words = low.split()
-        if not self._plain.issuperset(words):
-            raw, low = raw[:MAX_LINE_BYTES], low[:MAX_LINE_BYTES]
-            if self._may_tell(low, words) and _is_relevant(parse(raw)):
+        words = lowered.split()
+        if not self._plain_words.issuperset(words):
+            raw, lowered = raw[:MAX_LINE_BYTES], lowered[:MAX_LINE_BYTES]
+            if self._has_keywords(lowered, words) and _is_relevant(parse(raw)):
                 return RELEVANT
-            if _STEPPING.search(low) and _PROGRESS.search(raw):
+            if _STEPPING.search(lowered) and _PROGRESS.search(raw):
                 return ORDINARY if _NOT_TRAINING.match(raw) else PROGRESS
             if b"NCCL INFO" in raw:
                 return NOISE
         return NOISE if _NOISE.match(raw) else ORDINARY
 
-    def _may_tell(self, low: bytes, words: list[bytes]) -> bool:
+    def _has_keywords(self, lowered: bytes, words: list[bytes]) -> bool:
         """Whether a line has the words without which no line tells."""
-        for word in set(words).difference(self._plain):
-            found = self._hints.get(word)
-            for hint in self._new_word(word) if found is None else found:
-                if hint in low:
+        for word in set(words).difference(self._plain_words):
+            word_hints = self._hints.get(word)
+            for hint in self._new_word(word) if word_hints is None else word_hints:
+                if hint in lowered:
                     return True
         return False
 
     def _new_word(self, word: bytes) -> tuple[bytes, ...]:
-        found = hints(word)
+        word_hints = hints(word)
         if len(word) > MAX_WORD_BYTES:
-            return found
-        if len(self._plain) + len(self._hints) > MAX_WORDS:
-            self._plain.clear()
+            return word_hints
+        if len(self._plain_words) + len(self._hints) > MAX_WORDS:
+            self._plain_words.clear()
             self._hints.clear()
-        if found or _STEPPING.search(word):
-            self._hints[word] = found
+        if word_hints or _STEPPING.search(word):
+            self._hints[word] = word_hints
         else:
-            self._plain.add(word)
-        return found
+            self._plain_words.add(word)
+        return word_hints
 
 
 def _is_relevant(line: Line) -> bool:
@@ -132,8 +134,8 @@ def as_fact(line: Line, number: int) -> Fact:
 
 def step_of(raw: bytes) -> bytes:
     """What tells one line of progress from the next: its step, or all of it."""
-    found = _STEP.search(raw)
-    return next((one for one in found.groups() if one), raw) if found else raw
+    match = _STEP.search(raw)
+    return next((group for group in match.groups() if group), raw) if match else raw
 
 
 def has_finite_loss(raw: bytes) -> bool:
@@ -158,14 +160,14 @@ def read_log(
     rank: int | None = None,
     node: str | None = None,
     file: str = "",
-    seen: Callable[[int], None] | None = None,
+    on_read: Callable[[int], None] | None = None,
 ) -> list[Fact]:
     """The facts of a log, in its order; `seen` is told how many bytes each piece had."""
     reader = _LogReader()
     for piece in _pieces(stream):
-        reader.take(piece)
-        if seen is not None:
-            seen(len(piece))
+        reader.read(piece)
+        if on_read is not None:
+            on_read(len(piece))
     return [
         replace(
             fact,
@@ -173,7 +175,7 @@ def read_log(
             node=node if fact.node is None else fact.node,
             file=file,
         )
-        for fact in reader.finish()
+        for fact in reader.facts()
     ]
 
 
@@ -211,7 +213,7 @@ class _LogReader:
     """State over a log: kinds of lines, open blocks, steps, and the facts so far."""
 
     def __init__(self) -> None:
-        self._kinds = LineKinds()
+        self._line_kinds = LineKinds()
         self._blocks = Tracebacks()
         self._facts: dict[tuple[int | None, str], list[_Row]] = {}
         self._above: list[bytes] = []
@@ -220,7 +222,7 @@ class _LogReader:
         self._steps = 0
         self._last_step = b""
 
-    def take(self, piece: bytes) -> None:
+    def read(self, piece: bytes) -> None:
         """Read whole lines. What a bar writes over itself counts as one line of the file."""
         lines = piece.split(b"\n")
         if not lines[-1]:
@@ -237,15 +239,15 @@ class _LogReader:
             lines, numbers = [part for part, _ in parts], [number for _, number in parts]
         if not lines:
             return
-        kinds = self._kinds.of(lines)
+        kinds = self._line_kinds.classify(lines)
         if RELEVANT in kinds or self._facts or self._blocks.open:
             self._read(lines, kinds, numbers)
         else:
             self._ordinary += kinds.count(ORDINARY)
 
-    def finish(self) -> list[Fact]:
+    def facts(self) -> list[Fact]:
         """All facts in their order, with what came after each."""
-        self._keep(self._blocks.flush())
+        self._add_all(self._blocks.flush())
         rows = sorted((row for rows in self._facts.values() for row in rows), key=_line_of)
         return [
             replace(
@@ -257,10 +259,10 @@ class _LogReader:
         ]
 
     def _read(self, lines: list[bytes], kinds: list[int], numbers: Sequence[int]) -> None:
-        for at, (raw, kind) in enumerate(zip(lines, kinds, strict=True)):
+        for index, (raw, kind) in enumerate(zip(lines, kinds, strict=True)):
             if kind == RELEVANT or self._blocks.open:
-                self._above = lines[max(0, at - TABLE_LINES) : at]
-                self._tell(raw[:MAX_LINE_BYTES], numbers[at], kind)
+                self._above = lines[max(0, index - TABLE_LINES) : index]
+                self._read_line(raw[:MAX_LINE_BYTES], numbers[index], kind)
             elif kind == ORDINARY:
                 self._ordinary += 1
             elif kind == PROGRESS and self._facts:
@@ -283,18 +285,18 @@ class _LogReader:
             if not rows:
                 del self._facts[key]
 
-    def _tell(self, raw: bytes, number: int, kind: int) -> None:
+    def _read_line(self, raw: bytes, number: int, kind: int) -> None:
         line = parse(raw)
         before, header, _ = line.text.partition(HEADER)
         if header and "\\n" in line.text:  # a traceback in one line, as JSON has it
             for part in line.text.replace('\\"', '"').split("\\n"):
-                self._blocks.feed(line._replace(text=part), number)
-            self._keep(self._blocks.flush())
+                self._blocks.add_line(line._replace(text=part), number)
+            self._add_all(self._blocks.flush())
             return
         if header and before:  # a bar, or an error, that had no end of line
             self._add(as_fact(line._replace(text=before), number))
-        consumed = self._blocks.feed(line, number)
-        self._keep(self._blocks.take())
+        consumed = self._blocks.add_line(line, number)
+        self._add_all(self._blocks.completed())
         if consumed:
             return
         if kind == RELEVANT and not self._in_table(line, number):
@@ -306,7 +308,7 @@ class _LogReader:
         elif kind == ORDINARY:
             self._ordinary += 1
 
-    def _keep(self, facts: list[Fact]) -> None:
+    def _add_all(self, facts: list[Fact]) -> None:
         for fact in facts:
             self._add(fact)
 
@@ -314,18 +316,20 @@ class _LogReader:
         if len(fact.text) > MAX_FACT_TEXT:
             fact = replace(fact, text=fact.text[:MAX_FACT_TEXT])
         code = exit_codes.parse_exit_code(fact.text) if fact.source == "log" else None
-        found = find_meaning(fact)
+        finding = find_meaning(fact)
         if code is not None:
             fact = replace(fact, code=code)
-        elif found is None:
+        elif finding is None:
             return
-        key = (fact.rank, found.id if found else f"code {code}")
+        key = (fact.rank, finding.id if finding else f"code {code}")
         if key not in self._facts and len(self._facts) >= MAX_KINDS:
             return
-        decided = (
-            found is not None and found.weight >= DECISIVE and found.category in _SCHEDULER_CAUSES
+        is_scheduler_end = (
+            finding is not None
+            and finding.weight >= DECISIVE
+            and finding.category in _SCHEDULER_CAUSES
         )
-        row = _Row(fact, self._steps, self._ordinary, decided)
+        row = _Row(fact, self._steps, self._ordinary, is_scheduler_end)
         rows = self._facts.setdefault(key, [])
         if len(rows) < MAX_OF_A_KIND:
             rows.append(row)
@@ -338,15 +342,19 @@ class _LogReader:
         if field is None or field["field"] != "exitcode":
             return field is not None
         above = [_TABLE_FIELD.match(parse(raw).text) for raw in self._above]
-        told = {found["field"]: found["value"] for found in above if found is not None}
-        rank = told.get("rank", "")
+        fields = {
+            field_match["field"]: field_match["value"]
+            for field_match in above
+            if field_match is not None
+        }
+        rank = fields.get("rank", "")
         self._add(
             Fact(
                 source="log",
                 text=line.text.strip(),
                 rank=int(rank) if rank.isdecimal() else line.rank,
-                node=told.get("host", line.node),
-                at=parse(f"{told.get('time', '')} ".encode()).at,
+                node=fields.get("host", line.node),
+                at=parse(f"{fields.get('time', '')} ".encode()).at,
                 line=number,
             )
         )

@@ -44,60 +44,60 @@ def signatures() -> tuple[Signature, ...]:
     """All of them, the weightiest first."""
     lines = Path(__file__).with_name("signatures.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines if line]
-    made = [_signature(row) for row in rows]
-    return tuple(sorted(made, key=lambda one: -one.weight))
+    parsed = [_signature(row) for row in rows]
+    return tuple(sorted(parsed, key=lambda signature: -signature.weight))
 
 
 def _signature(row: dict[str, Any]) -> Signature:
     patterns: dict[str, Any] = {
         key: re.compile(row[key]) for key in ("regex", "unless") if key in row
     }
-    made: dict[str, Any] = {**row, **patterns}
-    return Signature(**made)
+    fields: dict[str, Any] = {**row, **patterns}
+    return Signature(**fields)
 
 
 class _KeywordIndex:
     """Which signatures a text may match at all, by the words that stand in it."""
 
     def __init__(self) -> None:
-        words = {one: required_words(one.regex.pattern) for one in signatures()}
-        every = {*_OTHER_KEYWORDS, *(word for found in words.values() for word in found)}
-        self._each = _OverlappingSearch(every)
-        self._numbers: dict[bytes, set[int]] = {}
-        for number, one in enumerate(signatures()):
-            for word in words[one]:
-                self._numbers.setdefault(self._each.stem(word), set()).add(number)
-        self._cores = _OverlappingSearch(map(rarest_part, every))
-        self._whole: dict[bytes, set[bytes]] = {}
-        for word in every:
+        words = {signature: required_words(signature.regex.pattern) for signature in signatures()}
+        keywords = {*_OTHER_KEYWORDS, *(word for required in words.values() for word in required)}
+        self._words = _OverlappingSearch(keywords)
+        self._signatures: dict[bytes, set[int]] = {}
+        for number, signature in enumerate(signatures()):
+            for word in words[signature]:
+                self._signatures.setdefault(self._words.stem(word), set()).add(number)
+        self._cores = _OverlappingSearch(map(rarest_part, keywords))
+        self._full_words: dict[bytes, set[bytes]] = {}
+        for word in keywords:
             bare = word.encode().translate(None, DIGITS)
-            self._whole.setdefault(self._cores.stem(rarest_part(word)), set()).add(bare)
+            self._full_words.setdefault(self._cores.stem(rarest_part(word)), set()).add(bare)
 
     def candidates(self, text: str) -> list[Signature]:
-        found: set[int] = set()
-        for stem in self._each.stems(text.lower().encode("utf-8", "replace")):
-            found |= self._numbers.get(stem, set())
-        return [signatures()[number] for number in sorted(found)]
+        numbers: set[int] = set()
+        for stem in self._words.stems(text.lower().encode("utf-8", "replace")):
+            numbers |= self._signatures.get(stem, set())
+        return [signatures()[number] for number in sorted(numbers)]
 
     def hints(self, word: bytes) -> tuple[bytes, ...]:
-        found = (self._whole[stem] for stem in self._cores.stems(word))
-        return tuple(set().union(*found))
+        texts = (self._full_words[stem] for stem in self._cores.stems(word))
+        return tuple(set().union(*texts))
 
 
 class _OverlappingSearch:
     """Finds words in a text wherever they begin; each by the shortest of those that begin alike."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._one = word_pattern(words)
-        self._all = re.compile(b"(?=(" + self._one.pattern + b"))")
+        self._first_match = word_pattern(words)
+        self._all = re.compile(b"(?=(" + self._first_match.pattern + b"))")
 
     def stem(self, word: str) -> bytes:
-        found = self._one.match(word.encode())
-        assert found is not None, word
-        return found[0]
+        match = self._first_match.match(word.encode())
+        assert match is not None, word
+        return match[0]
 
     def stems(self, text: bytes) -> set[bytes]:
-        return set(self._all.findall(text)) if self._one.search(text) else set()
+        return set(self._all.findall(text)) if self._first_match.search(text) else set()
 
 
 @functools.cache
@@ -113,11 +113,15 @@ def hints(word: bytes) -> tuple[bytes, ...]:
     return _index().hints(word)
 
 
-def match(text: str, *, loud: bool, echo: bool) -> Signature | None:
+def match(text: str, *, is_error: bool, is_config_echo: bool) -> Signature | None:
     """The weightiest signature of a text; `loud` for errors, `echo` for fields and settings."""
-    for one in _index().candidates(text):
-        if (echo and not one.field) or (one.needs == "error" and not loud):
+    for signature in _index().candidates(text):
+        if (is_config_echo and not signature.field) or (
+            signature.needs == "error" and not is_error
+        ):
             continue
-        if one.regex.search(text) and (one.unless is None or not one.unless.search(text)):
-            return one
+        if signature.regex.search(text) and (
+            signature.unless is None or not signature.unless.search(text)
+        ):
+            return signature
     return None

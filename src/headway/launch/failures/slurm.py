@@ -26,10 +26,12 @@ def ask_slurm(env: Mapping[str, str] = os.environ) -> list[Fact]:
         return []
     command = [scontrol, "show", "job", job]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_LIMIT_S)
+        completed = subprocess.run(
+            command, capture_output=True, text=True, timeout=SCONTROL_LIMIT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return from_scontrol(done.stdout) if done.returncode == 0 else []
+    return from_scontrol(completed.stdout) if completed.returncode == 0 else []
 
 
 def from_scontrol(text: str) -> list[Fact]:
@@ -63,8 +65,8 @@ def _time_is_up(fields: Mapping[str, str]) -> bool:
 
 
 def _seconds(text: str) -> int | None:
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -53,12 +53,12 @@ class _Channel:
     source: str = ""  # the last line that asserts something
     lines: int = 0
     chain: int = 0
-    linked: bool = False
-    worker: bool = False  # the block is one of a worker, told by its parent
-    aside: bool = False  # raised in a destructor or a thread: it ended no process
+    is_linked: bool = False
+    in_worker: bool = False  # the block is one of a worker, told by its parent
+    is_secondary: bool = False  # raised in a destructor or a thread: it ended no process
     indented: bool = False
-    done: Fact | None = None
-    wanted: int = 0
+    result: Fact | None = None
+    missing_lines: int = 0
 
 
 class Tracebacks:
@@ -67,7 +67,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._channels: dict[_Key, _Channel] = {}
         self._active: set[_Key] = set()
-        self._waited = 0
+        self._waited_lines = 0
         self._chains = 0
         self._ready: list[Fact] = []
 
@@ -76,7 +76,7 @@ class Tracebacks:
         """Whether some block still waits for its end."""
         return bool(self._active)
 
-    def feed(self, line: Line, number: int) -> bool:
+    def add_line(self, line: Line, number: int) -> bool:
         """Take a line; True if it is part of a block and tells nothing by itself."""
         key = (line.rank, line.node)
         channel = self._channels.get(key)
@@ -85,36 +85,36 @@ class Tracebacks:
             return True
         if channel is None:
             if _ASIDE.match(line.text):
-                self._channels[key] = _Channel(aside=True)
-            self._wait()
+                self._channels[key] = _Channel(is_secondary=True)
+            self._limit_open_blocks()
             return False
         text = _strip_prefix(channel.prefix, line.text)
         if channel.open:
-            part = self._inside(channel, text, line, number)
+            part = self._read_block_line(channel, text, line, number)
         else:
             part = False
-            self._outside(channel, text)
-        if not channel.open and not channel.wanted:
+            self._read_other_line(channel, text)
+        if not channel.open and not channel.missing_lines:
             self._active.discard(key)
-        self._wait()
+        self._limit_open_blocks()
         return part
 
-    def take(self) -> list[Fact]:
+    def completed(self) -> list[Fact]:
         """The exceptions that are complete."""
-        found, self._ready = self._ready, []
-        return found
+        completed_facts, self._ready = self._ready, []
+        return completed_facts
 
     def flush(self) -> list[Fact]:
         """At the end of a log: every exception, complete or not."""
         for channel in self._channels.values():
             self._finish(channel)
         self._active.clear()
-        return self.take()
+        return self.completed()
 
-    def _wait(self) -> None:
+    def _limit_open_blocks(self) -> None:
         """A rank may die in the middle of its last words: do not wait for ever."""
-        self._waited = self._waited + 1 if self._active else 0
-        if self._waited > MAX_OPEN_LINES:
+        self._waited_lines = self._waited_lines + 1 if self._active else 0
+        if self._waited_lines > MAX_OPEN_LINES:
             for key in self._active:
                 self._channels[key].open = False
                 self._finish(self._channels[key])
@@ -122,22 +122,22 @@ class Tracebacks:
 
     def _begin(self, key: _Key, line: Line) -> None:
         if len(self._channels) > MAX_CHANNELS:
-            self._channels = {one: self._channels[one] for one in self._active}
+            self._channels = {active_key: self._channels[active_key] for active_key in self._active}
         channel = self._channels.setdefault(key, _Channel())
         self._finish(channel)
         self._active.add(key)
-        self._waited = 0
+        self._waited_lines = 0
         before = line.text.partition(HEADER)[0]
-        inner = before.rstrip().endswith("Original")
-        if not channel.linked and not inner:
+        is_inner = before.rstrip().endswith("Original")
+        if not channel.is_linked and not is_inner:
             self._chains += 1
             channel.chain = self._chains
-        channel.worker = inner
-        channel.prefix = "" if inner or "─" in before or len(before) > 200 else before
+        channel.in_worker = is_inner
+        channel.prefix = "" if is_inner or "─" in before or len(before) > 200 else before
         channel.open, channel.lines, channel.frames, channel.source = True, 0, [], ""
-        channel.linked, channel.indented = False, False
+        channel.is_linked, channel.indented = False, False
 
-    def _inside(self, channel: _Channel, text: str, line: Line, number: int) -> bool:
+    def _read_block_line(self, channel: _Channel, text: str, line: Line, number: int) -> bool:
         channel.lines += 1
         frame = _FRAME.match(text) or _BOX_FRAME.match(text) or _NOTEBOOK_FRAME.match(text)
         if frame is not None:
@@ -150,49 +150,49 @@ class Tracebacks:
         if channel.lines > MAX_BLOCK_LINES:
             channel.open = False
             return False
-        found = None if _BOX.match(text) else _EXCEPTION.match(text.rstrip())
-        if found is None or not _is_exception_name(found["kind"], channel.indented):
+        exception = None if _BOX.match(text) else _EXCEPTION.match(text.rstrip())
+        if exception is None or not _is_exception_name(exception["kind"], channel.indented):
             channel.source = text.strip() if "assert" in text else channel.source
             return True
         channel.open = False
-        message = (found["message"] or "").strip()
-        if not message and found["kind"] == "AssertionError":  # what it asserted is its message
+        message = (exception["message"] or "").strip()
+        if not message and exception["kind"] == "AssertionError":  # what it asserted is its message
             message = channel.source
             text = f"AssertionError: {message}"
-        channel.wanted = MAX_MESSAGE_LINES if not message or message.endswith(":") else 0
-        channel.done = Fact(
-            source="log" if channel.aside else "exception",
+        channel.missing_lines = MAX_MESSAGE_LINES if not message or message.endswith(":") else 0
+        channel.result = Fact(
+            source="log" if channel.is_secondary else "exception",
             text=text.strip(),
             rank=line.rank,
             node=line.node,
             at=line.at,
             line=number,
-            level="warning" if channel.aside else "error",
-            within=" ".join([*channel.frames, "DataLoader worker" * channel.worker]),
+            level="warning" if channel.is_secondary else "error",
+            within=" ".join([*channel.frames, "DataLoader worker" * channel.in_worker]),
             chain=channel.chain,
         )
-        channel.aside = False
-        if not channel.wanted:
+        channel.is_secondary = False
+        if not channel.missing_lines:
             self._finish(channel)
         return True
 
-    def _outside(self, channel: _Channel, text: str) -> None:
+    def _read_other_line(self, channel: _Channel, text: str) -> None:
         if any(link in text for link in _LINKS):
-            channel.linked = True
+            channel.is_linked = True
             self._finish(channel)
         elif _ASIDE.match(text):
-            channel.aside = True
-        elif channel.wanted and channel.done is not None and text.strip():
-            channel.wanted -= 1
-            joined = f"{channel.done.text} {text.strip()}"
-            channel.done = replace(channel.done, text=joined)
-            if not channel.wanted:
+            channel.is_secondary = True
+        elif channel.missing_lines and channel.result is not None and text.strip():
+            channel.missing_lines -= 1
+            joined = f"{channel.result.text} {text.strip()}"
+            channel.result = replace(channel.result, text=joined)
+            if not channel.missing_lines:
                 self._finish(channel)
 
     def _finish(self, channel: _Channel) -> None:
-        if channel.done is not None:
-            self._ready.append(channel.done)
-        channel.done, channel.wanted = None, 0
+        if channel.result is not None:
+            self._ready.append(channel.result)
+        channel.result, channel.missing_lines = None, 0
 
 
 def is_part(text: str) -> bool:
@@ -224,11 +224,13 @@ def _strip_prefix(prefix: str, text: str) -> str:
     if not prefix:
         return text
     pairs = zip(_mask_digits(prefix), _mask_digits(text), strict=False)
-    same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(prefix))
-    same = min(same, len(text))
-    if same < len(prefix):
-        same = max(text.rfind(mark, 0, same) + len(mark) for mark in (": ", "] ", "| "))
-    return text[same:] if same >= MIN_PREFIX else text
+    common = next(
+        (index for index, (left, right) in enumerate(pairs) if left != right), len(prefix)
+    )
+    common = min(common, len(text))
+    if common < len(prefix):
+        common = max(text.rfind(mark, 0, common) + len(mark) for mark in (": ", "] ", "| "))
+    return text[common:] if common >= MIN_PREFIX else text
 
 
 def _mask_digits(text: str) -> str:

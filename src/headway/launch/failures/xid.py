@@ -57,10 +57,10 @@ class Xid(NamedTuple):
 
 def parse(text: str) -> Xid | None:
     """The Xid that a line tells, if any."""
-    found = _LINE.search(text)
-    if found is None:
+    match = _LINE.search(text)
+    if match is None:
         return None
-    return Xid(int(found["number"] or found["other"]), found["gpu"] or "", found["pid"] or "")
+    return Xid(int(match["number"] or match["other"]), match["gpu"] or "", match["pid"] or "")
 
 
 def role(number: int) -> tuple[str, str, int]:
@@ -76,10 +76,10 @@ def role(number: int) -> tuple[str, str, int]:
     return "gpu_hardware", "symptom", 40
 
 
-def faulty_gpus(found: Iterable[Xid]) -> set[str]:
+def faulty_gpus(errors: Iterable[Xid]) -> set[str]:
     """The GPUs whose faults hit many processes: hardware, even for an application's Xid."""
     pids: dict[str, set[str]] = defaultdict(set)
-    for one in found:
-        if one.number in APPLICATION and one.gpu and one.pid:
-            pids[one.gpu].add(one.pid)
+    for error in errors:
+        if error.number in APPLICATION and error.gpu and error.pid:
+            pids[error.gpu].add(error.pid)
     return {gpu for gpu, hit in pids.items() if len(hit) >= MANY_PROCESSES}

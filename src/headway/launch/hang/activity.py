@@ -23,14 +23,14 @@ class Sample:
     used: dict[int, tuple[float, int, int]]
 
 
-def sample(pid: int, at: float, seen: dict[int, processes.ProcInfo] | None = None) -> Sample:
+def sample(pid: int, at: float, table: dict[int, processes.ProcInfo] | None = None) -> Sample:
     """Look at a process and all below it."""
     used = {}
-    for one in {pid, *processes.descendants(pid, seen)}:
+    for member in {pid, *processes.descendants(pid, table)}:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = processes.stat_fields(one)
+            fields = processes.stat_fields(member)
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
-            used[one] = (cpu, _bytes(one), _waits(one))
+            used[member] = (cpu, _bytes(member), _waits(member))
     return Sample(at, used)
 
 
@@ -45,13 +45,13 @@ def _bytes(pid: int) -> int:
 
 def _waits(pid: int) -> int:
     """Voluntary context switches of all its threads."""
-    found = 0
+    total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError, ValueError):
             with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
                 text = file.read()
-            found += int(text.partition(b"\nvoluntary_ctxt_switches:")[2].split(None, 1)[0])
-    return found
+            total += int(text.partition(b"\nvoluntary_ctxt_switches:")[2].split(None, 1)[0])
+    return total
 
 
 def busy(earlier: Sample, later: Sample) -> bool:

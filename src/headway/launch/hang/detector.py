@@ -35,7 +35,7 @@ class Hang(NamedTuple):
 
     rank: int | None  # the one that is behind, if that can be told
     evidence: str
-    quiet_s: float
+    silent_s: float
     limit_s: float
 
 
@@ -45,11 +45,11 @@ class _Rank:
 
     steps: int = 0
     last_step: int = 0
-    quiet: float = 0.0
+    silent_s: float = 0.0
     since_start: float = 0.0
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=120))
     next_sample: float = 1.0
-    patience: float = 1.0  # grows when a look at its stacks showed that it moves
+    limit_factor: float = 1.0  # grows when a look at its stacks showed that it moves
     replaced: bool = False  # by another program, which records nothing here
 
 
@@ -59,98 +59,100 @@ class HangDetector:
     def __init__(
         self,
         folder: str,
-        learned: StepTimingStats,
-        tell: Callable[[Hang], None],
-        all_late: Callable[[bool], bool] = lambda late: late,
+        timing: StepTimingStats,
+        report: Callable[[Hang], None],
+        vote_hang: Callable[[bool], bool] = lambda late: late,
     ) -> None:
         """`all_late` is told whether this node's ranks are, and says whether those of all are."""
         self.folder = folder
-        self.learned = learned
-        self.tell = tell
-        self.all_late = all_late
+        self.timing = timing
+        self.report = report
+        self.vote_hang = vote_hang
         self._ranks: dict[RankTail, _Rank] = {}
-        self._at = 0
-        self._looked: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
-        self._look_again = 0.0
-        self._told = False
+        self._last_ns = 0
+        self._first_stacks: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
+        self._next_look_s = 0.0
+        self._reported = False
 
     def round(self, watch: ProcessWatch) -> None:
         """One look at all ranks of this host."""
         t = now()
-        passed = min((t - self._at) / 1e9, ROUND_S) if self._at else 0.0
-        self._at = t
+        elapsed = min((t - self._last_ns) / 1e9, ROUND_S) if self._last_ns else 0.0
+        self._last_ns = t
         ranks = watch.ranks()
-        alive = [p for p in ranks if p.died is None and not p.left]
-        seen = processes.process_table() if self._sampling() else {}
+        alive = [p for p in ranks if p.died is None and not p.exited_cleanly]
+        table = processes.process_table() if self._sampling() else {}
         for process in alive:
-            self._count(process, passed, seen)
+            self._update(process, elapsed, table)
         alive = self._trainers([p for p in alive if not self._ranks[p].replaced])
-        late = [p for p in alive if self._late(p)]
-        if any(p.died is not None and p.failing for p in ranks):
+        late = [p for p in alive if self._is_late(p)]
+        if any(p.died is not None and p.failed for p in ranks):
             late = []  # that is another matter, and its agent's
-        if not late or self._waited_for(late, alive):
-            self._looked, self._told = {}, False
-            self.all_late(False)
-        elif not self._told:
-            self._confirm(late, alive, passed)
+        if not late or self._is_waited_for(late, alive):
+            self._first_stacks, self._reported = {}, False
+            self.vote_hang(False)
+        elif not self._reported:
+            self._confirm(late, alive, elapsed)
 
     def _sampling(self) -> bool:
-        return any(rank.quiet >= rank.next_sample for rank in self._ranks.values())
+        return any(rank.silent_s >= rank.next_sample for rank in self._ranks.values())
 
     def _trainers(self, alive: list[RankTail]) -> list[RankTail]:
         """Without those that never step by design: actors, evaluators, parameter servers."""
-        most = max((self._ranks[p].steps for p in alive), default=0)
-        return [p for p in alive if self._ranks[p].steps or most < NON_TRAINER_STEPS]
+        max_steps = max((self._ranks[p].steps for p in alive), default=0)
+        return [p for p in alive if self._ranks[p].steps or max_steps < NON_TRAINER_STEPS]
 
-    def _waited_for(self, late: list[RankTail], alive: list[RankTail]) -> bool:
+    def _is_waited_for(self, late: list[RankTail], alive: list[RankTail]) -> bool:
         """Whether another rank is not late yet, and has not stepped on by itself either."""
-        silence = min(self._ranks[p].quiet for p in late)
+        silence = min(self._ranks[p].silent_s for p in late)
         stopped = any(activity.stopped(p.pid) for p in late)
         return not stopped and any(
-            p not in late and self._ranks[p].quiet > silence / 2 for p in alive
+            p not in late and self._ranks[p].silent_s > silence / 2 for p in alive
         )
 
-    def _count(self, process: RankTail, passed: float, seen: dict[int, processes.ProcInfo]) -> None:
+    def _update(
+        self, process: RankTail, elapsed: float, table: dict[int, processes.ProcInfo]
+    ) -> None:
         pulse, rank = process.pulse(), self._ranks.setdefault(process, _Rank())
-        rank.since_start += passed
+        rank.since_start += elapsed
         if pulse.steps != rank.steps:
             if rank.steps:
-                made = pulse.steps - rank.steps
-                self.learned.gap((pulse.last_step - rank.last_step) / 1e9, made)
+                steps_made = pulse.steps - rank.steps
+                self.timing.add_gap((pulse.last_step - rank.last_step) / 1e9, steps_made)
             else:
-                self.learned.started_in = max(self.learned.started_in, rank.since_start)
+                self.timing.longest_start = max(self.timing.longest_start, rank.since_start)
             rank.steps, rank.last_step = pulse.steps, pulse.last_step
-            rank.quiet, rank.patience, rank.next_sample = 0.0, 1.0, 1.0
+            rank.silent_s, rank.limit_factor, rank.next_sample = 0.0, 1.0, 1.0
             rank.samples.clear()
-        rank.quiet += passed
-        self.learned.spans(process.longest)
-        if rank.quiet >= rank.next_sample and process.pid in seen:
-            rank.next_sample = rank.quiet + max(1.0, rank.quiet / 10)
-            rank.samples.append(activity.sample(process.pid, rank.quiet, seen))
+        rank.silent_s += elapsed
+        self.timing.add_spans(process.longest_spans)
+        if rank.silent_s >= rank.next_sample and process.pid in table:
+            rank.next_sample = rank.silent_s + max(1.0, rank.silent_s / 10)
+            rank.samples.append(activity.sample(process.pid, rank.silent_s, table))
             rank.replaced = activity.replaced(process.pid, process.page)
 
     def _limit(self, process: RankTail) -> float:
         rank = self._ranks[process]
-        inside = [str(span.get("name")) for span in process.open.values()]
+        inside = [str(span.get("name")) for span in process.open_spans.values()]
         if process.pulse().waiting:
             inside.append("data_wait")
-        return self.learned.limit(rank.steps > 0, inside) * rank.patience
+        return self.timing.limit(rank.steps > 0, inside) * rank.limit_factor
 
-    def _late(self, process: RankTail) -> bool:
+    def _is_late(self, process: RankTail) -> bool:
         """Silent for too long, and not for a reason that can be seen from outside."""
         rank, limit = self._ranks[process], self._limit(process)
-        if rank.quiet < STOPPED_S or activity.traced(process.pid):
+        if rank.silent_s < STOPPED_S or activity.traced(process.pid):
             return False
         if activity.stopped(process.pid):
             return True
-        if rank.quiet < limit:
+        if rank.silent_s < limit:
             return False
         samples = self._samples(rank, limit)
         if samples and not activity.busy(*samples):
             return True
         moves = samples is not None and activity.moves(*samples)
         slow = not moves and activity.on_device(process.pid)
-        return rank.quiet >= (DEVICE_FACTOR if slow else BUSY_FACTOR) * limit
+        return rank.silent_s >= (DEVICE_FACTOR if slow else BUSY_FACTOR) * limit
 
     def _samples(self, rank: _Rank, limit: float) -> tuple[Sample, Sample] | None:
         """The first and the last one of the later half of the time it was given."""
@@ -159,63 +161,65 @@ class HangDetector:
         last = rank.samples[-1]
         return next(s for s in rank.samples if last.at - s.at <= max(limit / 2, 2.0)), last
 
-    def _confirm(self, late: list[RankTail], alive: list[RankTail], passed: float) -> None:
+    def _confirm(self, late: list[RankTail], alive: list[RankTail], elapsed: float) -> None:
         """Look at the stacks twice; who stands at the same place both times hangs."""
-        halted = [p for p in late if activity.stopped(p.pid)]
-        if halted:
-            self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
+        stopped = [p for p in late if activity.stopped(p.pid)]
+        if stopped:
+            self._report(stopped[0], late, alive, "it is stopped by a signal (SIGSTOP)")
             return
-        if not self._looked:
+        if not self._first_stacks:
             looked = {pid: stacks.main_thread(text) for pid, text in stacks.dump(late).items()}
             debugged = [p for p in late if stacks.in_debugger(looked[p.pid])]
             for process in debugged:
-                self._ranks[process].patience *= 2
-            self._looked = {} if debugged else looked
-            self._look_again = CONFIRM_S
+                self._ranks[process].limit_factor *= 2
+            self._first_stacks = {} if debugged else looked
+            self._next_look_s = CONFIRM_S
             return
-        self._look_again -= passed
-        if self._look_again > 0:
+        self._next_look_s -= elapsed
+        if self._next_look_s > 0:
             return
-        first, self._looked = self._looked, {}
+        first, self._first_stacks = self._first_stacks, {}
         texts = stacks.dump(late)
         moved = False
         for process in late:
             if stacks.main_thread(texts[process.pid]) != first.get(process.pid):
-                self._ranks[process].patience *= 2
+                self._ranks[process].limit_factor *= 2
                 moved = True
-        if not moved and self.all_late(True):
-            self._found(None, late, alive, "")
+        if not moved and self.vote_hang(True):
+            self._report(None, late, alive, "")
 
-    def _found(
-        self, behind: RankTail | None, late: list[RankTail], alive: list[RankTail], why: str
+    def _report(
+        self, straggler: RankTail | None, late: list[RankTail], alive: list[RankTail], reason: str
     ) -> None:
-        self._told = True
+        self._reported = True
         texts = stacks.dump([p for p in alive if not activity.stopped(p.pid)])
         for process in alive:
             text = texts.get(process.pid) or _missing_stacks_text(process)
             name = f"rank{process.rank if process.rank is not None else ''}-{process.pid}.txt"
             stacks.save(self.folder, name, text)
         frames = {p.pid: stacks.main_thread(texts.get(p.pid, "")) for p in alive}
-        behind = behind or self._behind(late, frames)
-        worst = behind or late[0]
+        straggler = straggler or self._straggler(late, frames)
+        worst = straggler or late[0]
         rank = self._ranks[worst]
         place = stacks.where(frames.get(worst.pid, ()))
-        words = f"no step for {rank.quiet:.0f} s, {self._limit(worst):.0f} s would be usual"
-        if behind is not None and behind.rank is not None:
-            words += f"; rank {behind.rank} is behind"
-        words += f": {why}" if why else (f" at {place}" if place else "")
-        number = behind.rank if behind is not None else None
-        self.tell(Hang(number, words[:300], rank.quiet, self._limit(worst)))
+        evidence = f"no step for {rank.silent_s:.0f} s, {self._limit(worst):.0f} s would be usual"
+        if straggler is not None and straggler.rank is not None:
+            evidence += f"; rank {straggler.rank} is behind"
+        evidence += f": {reason}" if reason else (f" at {place}" if place else "")
+        number = straggler.rank if straggler is not None else None
+        self.report(Hang(number, evidence[:300], rank.silent_s, self._limit(worst)))
 
-    def _behind(self, late: list[RankTail], frames: dict[int, tuple[str, ...]]) -> RankTail | None:
+    def _straggler(
+        self, late: list[RankTail], frames: dict[int, tuple[str, ...]]
+    ) -> RankTail | None:
         steps = {p.pid: self._ranks[p].steps for p in late}
         if len(set(steps.values())) > 1:
             least = min(steps, key=lambda pid: steps[pid])
             return next(p for p in late if p.pid == least)
         if len(late) == 1:
             return late[0]
-        odd = stacks.odd_one_out({p.pid: frames[p.pid] for p in late if frames.get(p.pid)})
-        return next((p for p in late if p.pid == odd), None)
+        outlier = stacks.odd_one_out({p.pid: frames[p.pid] for p in late if frames.get(p.pid)})
+        return next((p for p in late if p.pid == outlier), None)
 
 
 def _missing_stacks_text(process: RankTail) -> str:

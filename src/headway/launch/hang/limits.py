@@ -43,16 +43,16 @@ class StepTimingStats:
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     longest_gap: float = 0.0
     longest: dict[str, float] = field(default_factory=dict)  # seconds, by the name of the span
-    started_in: float = 0.0  # the longest way to a first step
+    longest_start: float = 0.0  # the longest way to a first step
     floor: float = FLOOR_S
 
-    def gap(self, seconds: float, steps: int = 1) -> None:
+    def add_gap(self, seconds: float, steps: int = 1) -> None:
         """So long from one step to the next."""
         self.gaps.append(seconds / max(steps, 1))
         if steps == 1:
             self.longest_gap = max(self.longest_gap, seconds)
 
-    def spans(self, longest: Mapping[str, int]) -> None:
+    def add_spans(self, longest: Mapping[str, int]) -> None:
         """The longest of each kind that a rank has been through."""
         for name, ns in longest.items():
             self.longest[name] = max(self.longest.get(name, 0.0), ns / 1e9)
@@ -62,17 +62,19 @@ class StepTimingStats:
         kinds = [name for name in inside if name in LONG_SPANS]
         limits = [self._between_steps() if stepped else self._before_steps()]
         for kind in kinds:
-            seen = self.longest.get(kind)
-            limits.append(UNSEEN_S if seen is None else max(SPAN_FLOOR_S, OVER_SPANS * seen))
+            longest_s = self.longest.get(kind)
+            limits.append(
+                UNSEEN_S if longest_s is None else max(SPAN_FLOOR_S, OVER_SPANS * longest_s)
+            )
         return max(limits)
 
     def _between_steps(self) -> float:
         if not self.gaps:
             return START_S
-        usual = percentile(self.gaps, 0.99)
-        return max(self.floor, OVER_GAPS * usual, OVER_LONGEST * self.longest_gap)
+        p99 = percentile(self.gaps, 0.99)
+        return max(self.floor, OVER_GAPS * p99, OVER_LONGEST * self.longest_gap)
 
     def _before_steps(self) -> float:
-        if not self.started_in:
+        if not self.longest_start:
             return START_S
-        return max(SPAN_FLOOR_S, OVER_SPANS * self.started_in)
+        return max(SPAN_FLOOR_S, OVER_SPANS * self.longest_start)

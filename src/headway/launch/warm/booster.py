@@ -39,18 +39,18 @@ class WarmStart:
         self.command = list(command)
         self.env = dict(env)
         self.note = note
-        self.memory = WarmState.read(folder)
-        self.kit: Compatibility | None = None
-        self._zygote: ForkserverClient | None = None
-        self._recipe = PreloadPlan()
-        self._asked = False  # `prepare` was called before
-        self._zygotes = 0
-        self._worked = False  # an attempt that was forked has made steps
+        self.state = WarmState.read(folder)
+        self.compatibility: Compatibility | None = None
+        self._forkserver: ForkserverClient | None = None
+        self._plan = PreloadPlan()
+        self._prepared_before = False  # `prepare` was called before
+        self._forkserver_count = 0
+        self._has_worked = False  # an attempt that was forked has made steps
         self._cold_next = False
-        self._told: set[str] = set()
-        if self.memory.off:
+        self._noted: set[str] = set()
+        if self.state.off:
             self._note(
-                f"warm starts are off for this run: {self.memory.off}", code="warm-starts-off"
+                f"warm starts are off for this run: {self.state.off}", code="warm-starts-off"
             )
 
     # -- the zygote -----------------------------------------------------------------------
@@ -62,98 +62,102 @@ class WarmStart:
         not wait for; that of a new run is for torchrun and its ranks, which all import torch. The
         next call, when that attempt makes steps, starts the zygote that knows all.
         """
-        early, self._asked = not self._asked, True
-        there = self._zygote is not None and not self._first
-        if self.memory.off or there or self._zygotes >= MAX_FORKSERVERS:
+        is_first_call, self._prepared_before = not self._prepared_before, True
+        is_complete = self._forkserver is not None and not self._has_torchrun_plan
+        if self.state.off or is_complete or self._forkserver_count >= MAX_FORKSERVERS:
             return
-        found = preload_plan.find_plan(self.folder, os.uname().nodename)
-        if found is None:
-            if early and self._is_torchrun():
+        plan = preload_plan.find_plan(self.folder, os.uname().nodename)
+        if plan is None:
+            if is_first_call and self._is_torchrun():
                 self._start(preload_plan.TORCHRUN_PLAN)
             return
-        self.memory.cold = max(found.seconds, self.memory.cold)  # a warm attempt tells too little
-        if not early or self._needed() < self.memory.cold:
-            if self._first:
-                self._end()
-            self._start(found)
+        self.state.cold = max(plan.seconds, self.state.cold)  # a warm attempt tells too little
+        if not is_first_call or self._needed_seconds() < self.state.cold:
+            if self._has_torchrun_plan:
+                self._end_forkserver()
+            self._start(plan)
 
     @property
-    def _first(self) -> bool:
+    def _has_torchrun_plan(self) -> bool:
         """Whether there is a zygote that knows what torchrun imports, and no more."""
-        return self._zygote is not None and self._recipe is preload_plan.TORCHRUN_PLAN
+        return self._forkserver is not None and self._plan is preload_plan.TORCHRUN_PLAN
 
     def _is_torchrun(self) -> bool:
         try:
-            return self._read(self.command, self.env).runs(*preload_plan.TORCHRUN_PROGRAM)
+            return self._read_command(self.command, self.env).runs(*preload_plan.TORCHRUN_PROGRAM)
         except ColdStartRequired:
             return False
 
-    def _needed(self) -> float:
+    def _needed_seconds(self) -> float:
         """Seconds of work for a zygote, by the last one, or else by what it has to import."""
-        return self.memory.seconds or self.memory.cold
+        return self.state.seconds or self.state.cold
 
-    def _start(self, found: PreloadPlan) -> None:
-        self._recipe = found
-        self._zygotes += 1
+    def _start(self, plan: PreloadPlan) -> None:
+        self._plan = plan
+        self._forkserver_count += 1
         try:
-            invocation = self._read(self.command, self.env)
-            self._zygote = ForkserverClient(invocation, self.env, found, self.memory)
-        except (ColdStartRequired, OSError) as why:
-            self._give_up(str(why), code=_code(why))
+            invocation = self._read_command(self.command, self.env)
+            self._forkserver = ForkserverClient(invocation, self.env, plan, self.state)
+        except (ColdStartRequired, OSError) as reason:
+            self._give_up(str(reason), code=_code(reason))
 
-    def _read(self, command: Sequence[str], env: Mapping[str, str]) -> commands.Invocation:
+    def _read_command(self, command: Sequence[str], env: Mapping[str, str]) -> commands.Invocation:
         path = env.get("PATH", os.defpath)
         return commands.read_command(commands.find_executable(command[0], path), command, path)
 
     def ready(self, wait_s: float = 0) -> bool:
         """Whether it can fork; waits so long for it."""
         until = time.monotonic() + wait_s
-        while self._zygote is not None and self.kit is None:
+        while self._forkserver is not None and self.compatibility is None:
             try:
-                self._hear(self._zygote, self._zygote.hear(until - time.monotonic()))
+                self._read_report(
+                    self._forkserver, self._forkserver.receive_report(until - time.monotonic())
+                )
             except TimeoutError:
                 return False
-        return self.kit is not None
+        return self.compatibility is not None
 
-    def worth_waiting(self) -> float:
+    def wait_limit_s(self) -> float:
         """Seconds for which a zygote that still imports is waited for: if it will be done before a
         cold start has made its imports, in the agent and then in the ranks."""
-        if self._zygote is None or self.kit is not None:
+        if self._forkserver is None or self.compatibility is not None:
             return 0.0
-        if self._first:
+        if self._has_torchrun_plan:
             return TORCHRUN_WAIT_S
-        left = self._needed() - self._zygote.worked()
-        return 1.5 * self.memory.cold if left <= self.memory.cold else 0.0
+        remaining = self._needed_seconds() - self._forkserver.cpu_seconds()
+        return 1.5 * self.state.cold if remaining <= self.state.cold else 0.0
 
-    def _hear(self, zygote: ForkserverClient, told: dict[str, Any]) -> None:
+    def _read_report(self, forkserver: ForkserverClient, report: dict[str, Any]) -> None:
         """The zygote has imported all it could, or it has ended."""
-        if not told:
-            words = zygote.last_words() or "without a word"
-            self._give_up(f"the zygote has failed: {words}", code="zygote-failed")
+        if not report:
+            tail = forkserver.stderr_tail() or "without a word"
+            self._give_up(f"the zygote has failed: {tail}", code="zygote-failed")
             return
-        blamed = told["left_out"] != self.memory.left_out
-        self.memory.left_out, self.memory.good = told["left_out"], told["good"]
-        if self._first:
-            self.memory.cold = 2 * told["seconds"]  # by torchrun, and then by its ranks
+        has_new_exclusions = report["left_out"] != self.state.left_out
+        self.state.left_out, self.state.good = report["left_out"], report["good"]
+        if self._has_torchrun_plan:
+            self.state.cold = 2 * report["seconds"]  # by torchrun, and then by its ranks
         else:
-            self.memory.seconds = told["seconds"]
-        if not told["fault"]:
-            self.kit = Compatibility(**told["kit"])
-        elif blamed and self._zygotes < MAX_FORKSERVERS:  # again, without what was to blame
-            text = f"fewer imports are made ahead: {told['fault']}"
+            self.state.seconds = report["seconds"]
+        if not report["fault"]:
+            self.compatibility = Compatibility(**report["kit"])
+        elif (
+            has_new_exclusions and self._forkserver_count < MAX_FORKSERVERS
+        ):  # again, without what was to blame
+            text = f"fewer imports are made ahead: {report['fault']}"
             self._note(text, code="imports-left-out")
-            self._end()
-            self._start(self._recipe)
+            self._end_forkserver()
+            self._start(self._plan)
         else:
-            self.memory.off = f"the imports cannot be forked, {told['fault']}"
-            self._give_up(self.memory.off, code="imports-not-forkable")
-        self.memory.write(self.folder)
+            self.state.off = f"the imports cannot be forked, {report['fault']}"
+            self._give_up(self.state.off, code="imports-not-forkable")
+        self.state.write(self.folder)
 
-    def _give_up(self, why: str, *, code: str) -> None:
+    def _give_up(self, reason: str, *, code: str) -> None:
         """For this launch; what is known to be hopeless is in the memory."""
-        self._zygotes = MAX_FORKSERVERS
-        self._end()
-        self._note(f"started cold: {why}", code=code)
+        self._forkserver_count = MAX_FORKSERVERS
+        self._end_forkserver()
+        self._note(f"started cold: {reason}", code=code)
 
     # -- the job --------------------------------------------------------------------------
 
@@ -172,15 +176,15 @@ class WarmStart:
             self._cold_next = False
             return None
         try:
-            pid = self._ask(command, env, own_group, pdeathsig, stdout, stderr)
-        except (ColdStartRequired, OSError) as why:
-            self._note(f"started cold: {why}", code=_code(why))
-            if self._zygote is not None and not self._zygote.alive():
-                self._end()
+            pid = self._request_process(command, env, own_group, pdeathsig, stdout, stderr)
+        except (ColdStartRequired, OSError) as reason:
+            self._note(f"started cold: {reason}", code=_code(reason))
+            if self._forkserver is not None and not self._forkserver.alive():
+                self._end_forkserver()
             return None
         return ChildProcess(pid, command)
 
-    def _ask(
+    def _request_process(
         self,
         command: Sequence[str],
         env: Mapping[str, str],
@@ -189,17 +193,21 @@ class WarmStart:
         stdout: int | None,
         stderr: int | None,
     ) -> int:
-        assert self._zygote is not None and self.kit is not None
-        invocation = self._read(command, env)
-        self.kit.check(invocation, env, os.getcwd())
-        if linux.inherited_limits() != self._zygote.bonds:
+        assert self._forkserver is not None and self.compatibility is not None
+        invocation = self._read_command(command, env)
+        self.compatibility.check(invocation, env, os.getcwd())
+        if linux.inherited_limits() != self._forkserver.inherited_limits:
             raise ColdStartRequired(
                 "the launcher has changed its user, its limits or its namespaces",
                 code="bonds-differ",
             )
         mapping = {fd: fd for fd in spawn_request.inheritable_descriptors()}
-        mapping |= {fd: given for fd, given in ((1, stdout), (2, stderr)) if given is not None}
-        asked = spawn_request.request_from_this_process(
+        mapping |= {
+            fd: replacement
+            for fd, replacement in ((1, stdout), (2, stderr))
+            if replacement is not None
+        }
+        request = spawn_request.request_from_this_process(
             invocation,
             env,
             death_signal=pdeathsig,
@@ -209,53 +217,53 @@ class WarmStart:
         )
         with spawn_request.open_folder(None) as cwd:
             return spawn_request.request_process(
-                self._zygote.way, asked, cwd, list(mapping.values())
+                self._forkserver.socket_fd, request, cwd, list(mapping.values())
             )
 
     def stepped(self) -> None:
         """The attempt that was forked has made a step: warm starts work for this job."""
-        self._worked = True
+        self._has_worked = True
 
     def ended_before_step(self) -> None:
         """It has not: the next one is started cold; all of them, if no warm one ever worked."""
-        why = "a warm attempt ended before its first step"
+        reason = "a warm attempt ended before its first step"
         self._cold_next = True
-        if self._worked:
-            self._note(f"the next start is cold: {why}", code="next-start-cold")
+        if self._has_worked:
+            self._note(f"the next start is cold: {reason}", code="next-start-cold")
             return
-        self.memory.off = why
-        self.memory.write(self.folder)
-        self._note(f"from now on starts are cold: {why}", code="warm-starts-off")
-        self._end()
+        self.state.off = reason
+        self.state.write(self.folder)
+        self._note(f"from now on starts are cold: {reason}", code="warm-starts-off")
+        self._end_forkserver()
 
     def pids(self) -> set[int]:
         """Processes of ours that are no part of the job."""
-        return {self._zygote.process.pid} if self._zygote is not None else set()
+        return {self._forkserver.process.pid} if self._forkserver is not None else set()
 
     def close(self) -> None:
         """End the zygote; what waits below it, or below a process of the job, ends with it."""
-        ours = {
+        own = {
             pid
             for pid in processes.descendants(os.getpid())
             if processes.process_name(pid).startswith(b"headway-")
         }
         for pid in self.pids():
-            ours |= processes.descendants(pid)
-        ours -= self.pids()
-        self._end()
-        processes.reap_ended(ours, ENDED_S)
+            own |= processes.descendants(pid)
+        own -= self.pids()
+        self._end_forkserver()
+        processes.reap_ended(own, ENDED_S)
 
-    def _end(self) -> None:
-        self.kit = None
-        if self._zygote is not None:
-            self._zygote.end()
-            self._zygote = None
+    def _end_forkserver(self) -> None:
+        self.compatibility = None
+        if self._forkserver is not None:
+            self._forkserver.end()
+            self._forkserver = None
 
     def _note(self, text: str, *, code: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._noted:
+            self._noted.add(text)
             self.note(text, code)
 
 
-def _code(why: Exception) -> str:
-    return why.code if isinstance(why, ColdStartRequired) else ColdStartRequired.code
+def _code(error: Exception) -> str:
+    return error.code if isinstance(error, ColdStartRequired) else ColdStartRequired.code

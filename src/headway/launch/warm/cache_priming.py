@@ -33,10 +33,10 @@ def fill_caches() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
-    asked = CACHED_FUNCTIONS if torch.cuda.is_available() else CACHED_FUNCTIONS | CPU_FUNCTIONS
+    functions = CACHED_FUNCTIONS if torch.cuda.is_available() else CACHED_FUNCTIONS | CPU_FUNCTIONS
     with _metrics_restored():
-        for answer, loaded in asked.items():
-            module, _, function = answer.rpartition(".")
+        for name, loaded in functions.items():
+            module, _, function = name.rpartition(".")
             if loaded in sys.modules:
                 with contextlib.suppress(Exception):
                     call: Callable[[], Any] = getattr(importlib.import_module(module), function)

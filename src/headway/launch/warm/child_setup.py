@@ -38,26 +38,26 @@ class InterpreterBaseline:
 
 
 def become_command(
-    request: SpawnRequest, beginnings: InterpreterBaseline, job_env: Mapping[str, str]
+    request: SpawnRequest, baseline: InterpreterBaseline, job_env: Mapping[str, str]
 ) -> None:
     """All but the program itself, which the interpreter runs when it has finished its start."""
-    words = request.invocation
-    linux.set_process_name(words.comm)
-    linux.set_command_line(words.argv, request.env)
+    invocation = request.invocation
+    linux.set_process_name(invocation.comm)
+    linux.set_command_line(invocation.argv, request.env)
     _take_environment(request.env)
-    sys.executable = words.executable
-    sys.orig_argv = list(words.argv)
-    lead = {"script": words.program, "module": "-m", "command": "-c"}[words.kind]
-    sys.argv = [lead, *words.args]
-    unbuffered = words.unbuffered or beginnings.unbuffered
-    _open_streams(beginnings, unbuffered)
+    sys.executable = invocation.executable
+    sys.orig_argv = list(invocation.argv)
+    lead = {"script": invocation.program, "module": "-m", "command": "-c"}[invocation.kind]
+    sys.argv = [lead, *invocation.args]
+    unbuffered = invocation.unbuffered or baseline.unbuffered
+    _open_streams(baseline, unbuffered)
     _reset_libraries()
     set_thread_counts(request.env, job_env)
-    _take_signals(request, beginnings)
+    _take_signals(request, baseline)
 
 
 def _take_environment(wanted: Mapping[str, str]) -> None:
-    zone = os.environ.get("TZ")
+    time_zone = os.environ.get("TZ")
     for key in os.environ.keys() - wanted.keys():
         del os.environ[key]
     for key, value in wanted.items():
@@ -68,11 +68,11 @@ def _take_environment(wanted: Mapping[str, str]) -> None:
     ordered = {os.fsencode(key): data[os.fsencode(key)] for key in wanted}
     data.clear()
     data.update(ordered)
-    if os.environ.get("TZ") != zone:
+    if os.environ.get("TZ") != time_zone:
         time.tzset()
 
 
-def _open_streams(beginnings: InterpreterBaseline, unbuffered: bool) -> None:
+def _open_streams(baseline: InterpreterBaseline, unbuffered: bool) -> None:
     """As the interpreter does it at its start.
 
     The stream objects stay the same ones: libraries have kept them at their import (handlers of
@@ -94,7 +94,7 @@ def _open_streams(beginnings: InterpreterBaseline, unbuffered: bool) -> None:
         )
         raw = getattr(buffer, "raw", buffer)
         raw.name = f"<{name}>"
-        encoding, errors = beginnings.streams[name]
+        encoding, errors = baseline.streams[name]
         with contextlib.suppress(ValueError):
             stream.flush()
         stream.__init__(
@@ -107,7 +107,7 @@ def _open_streams(beginnings: InterpreterBaseline, unbuffered: bool) -> None:
         )
         stream.mode = mode[0]
         setattr(sys, name, stream)
-    if unbuffered and not beginnings.unbuffered:
+    if unbuffered and not baseline.unbuffered:
         libc = ctypes.CDLL(None)
         for name, _ in STREAMS:
             file = ctypes.c_void_p.in_dll(libc, name)
@@ -116,31 +116,36 @@ def _open_streams(beginnings: InterpreterBaseline, unbuffered: bool) -> None:
 
 def _reset_libraries() -> None:
     """What must not be the same in two processes, or is counted from their start."""
-    loaded = sys.modules
-    if "numpy.random" in loaded:  # `random` itself has a handler for a fork
-        loaded["numpy.random"].seed()
-    if "threading" in loaded:
-        main = loaded["threading"].main_thread()
+    modules = sys.modules
+    if "numpy.random" in modules:  # `random` itself has a handler for a fork
+        modules["numpy.random"].seed()
+    if "threading" in modules:
+        main = modules["threading"].main_thread()
         if hasattr(main, "_set_native_id"):  # a fork leaves the parent's
             main._set_native_id()
-    if "multiprocessing.process" in loaded:
-        process = loaded["multiprocessing.process"]
+    if "multiprocessing.process" in modules:
+        process = modules["multiprocessing.process"]
         secret = process.AuthenticationString(os.urandom(32))
         process.current_process()._config["authkey"] = secret
-    if "logging" in loaded:
-        stamp: Any = loaded["logging"]
+    if "logging" in modules:
+        stamp: Any = modules["logging"]
         stamp._startTime = time.time_ns() if isinstance(stamp._startTime, int) else time.time()
     gc.enable()
 
 
-def _take_signals(request: SpawnRequest, beginnings: InterpreterBaseline) -> None:
+def _take_signals(request: SpawnRequest, baseline: InterpreterBaseline) -> None:
     """Ignored ones are inherited, all others are as a start of the interpreter leaves them.
 
     A handler that a library has set at its import stays.
     """
-    for number, first in beginnings.handlers.items():
-        kept = signal.getsignal(number) is not first  # a library's own
-        if kept or number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGKILL, signal.SIGSTOP):
+    for number, first in baseline.handlers.items():
+        is_library_handler = signal.getsignal(number) is not first  # a library's own
+        if is_library_handler or number in (
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+            signal.SIGKILL,
+            signal.SIGSTOP,
+        ):
             continue
         wanted: Any = signal.SIG_IGN if number in request.ignored else signal.SIG_DFL
         if number == signal.SIGINT and wanted is signal.SIG_DFL:
@@ -193,9 +198,9 @@ def _set_openmp(count: int, was_limited: bool) -> None:
 def openblas_count(env: Mapping[str, str], cpus: int) -> int:
     """What OpenBLAS makes of the environment."""
     for name in OPENBLAS_VARIABLES:
-        told = parse_thread_count(env.get(name))
-        if told:
-            return min(told, cpus)
+        count = parse_thread_count(env.get(name))
+        if count:
+            return min(count, cpus)
     return cpus
 
 
@@ -206,13 +211,13 @@ def parse_thread_count(text: str | None) -> int:
 
 def _loaded_libraries(name: str) -> set[str]:
     """Shared libraries of this process with that in their name."""
-    found = set()
+    paths = set()
     with open("/proc/self/maps") as file:
         for line in file:
             path = line.rstrip("\n").partition("/")[2]
             if name in os.path.basename(path) and ".so" in path:
-                found.add(f"/{path}")
-    return found
+                paths.add(f"/{path}")
+    return paths
 
 
 def _call_library(path: str, symbols: Sequence[str], count: int) -> None:

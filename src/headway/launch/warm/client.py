@@ -28,60 +28,66 @@ class ForkserverClient:
     """Started by making one; it ends with this process, or by `end`."""
 
     def __init__(
-        self, invocation: Invocation, env: Mapping[str, str], recipe: PreloadPlan, memory: WarmState
+        self, invocation: Invocation, env: Mapping[str, str], plan: PreloadPlan, state: WarmState
     ) -> None:
-        self.bonds = linux.inherited_limits()
-        self.way, theirs = spawn_request.socket_pair()
+        self.inherited_limits = linux.inherited_limits()
+        self.socket_fd, child_end = spawn_request.socket_pair()
         path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
-        own = {"PYTHONPATH": os.pathsep.join(path)}
+        own_env = {"PYTHONPATH": os.pathsep.join(path)}
         options = [f"-{letter}{value}" for letter, value in invocation.options]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self.process = subprocess.Popen(
-                [invocation.argv[0], *options, "-m", "headway.launch.warm.forkserver", str(theirs)],
+                [
+                    invocation.argv[0],
+                    *options,
+                    "-m",
+                    "headway.launch.warm.forkserver",
+                    str(child_end),
+                ],
                 executable=invocation.executable,
-                env={**env, **recipe.preset, **IMPORT_ENV, **own},
+                env={**env, **plan.preset, **IMPORT_ENV, **own_env},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                pass_fds=[theirs],
+                pass_fds=[child_end],
             )
         except OSError:
-            os.close(self.way)
+            os.close(self.socket_fd)
             raise
         finally:
-            os.close(theirs)
+            os.close(child_end)
         hello = {
             "env": dict(env),
-            "preset": recipe.preset,
-            "modules": recipe.modules,
-            "mains": recipe.mains,
-            "ranked": recipe.ranked,
-            "workers": recipe.workers,
+            "preset": plan.preset,
+            "modules": plan.modules,
+            "mains": plan.mains,
+            "ranked": plan.ranked,
+            "workers": plan.workers,
             "executable": invocation.executable,
             "options": invocation.options,
-            "left_out": memory.left_out,
-            "good": memory.good,
+            "left_out": state.left_out,
+            "good": state.good,
             "launcher": os.getpid(),
             # The kernel tells the end of the thread that has started it, not of the process.
             "with_launcher": threading.current_thread() is threading.main_thread(),
-            "nice": 0 if recipe is TORCHRUN_PLAN else NICE,
+            "nice": 0 if plan is TORCHRUN_PLAN else NICE,
         }
         with contextlib.suppress(OSError):  # it has ended already, which `hear` will tell
-            spawn_request.send_large(self.way, hello)
+            spawn_request.send_large(self.socket_fd, hello)
 
-    def hear(self, wait_s: float) -> dict[str, Any]:
+    def receive_report(self, wait_s: float) -> dict[str, Any]:
         """What it tells when it has imported all it could; empty if it has ended.
 
         Raises TimeoutError while it is still at it.
         """
-        return spawn_request.receive_large(self.way, wait_s)
+        return spawn_request.receive_large(self.socket_fd, wait_s)
 
     def alive(self) -> bool:
         """Whether it can still be asked."""
         return self.process.poll() is None
 
-    def worked(self) -> float:
+    def cpu_seconds(self) -> float:
         """Seconds of processor time that it and its scouts have had."""
         try:
             return sum(map(int, processes.stat_fields(self.process.pid)[11:15])) / os.sysconf(
@@ -90,7 +96,7 @@ class ForkserverClient:
         except (OSError, ValueError):
             return 0.0
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The last line that it wrote to its standard error."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -98,7 +104,7 @@ class ForkserverClient:
 
     def end(self) -> None:
         """Kill it; the kernel kills what waits below it."""
-        os.close(self.way)
+        os.close(self.socket_fd)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it may be in state D

@@ -71,25 +71,25 @@ class Compatibility:
         self._check_program(invocation, cwd)
 
     def _check_options(self, invocation: Invocation) -> None:
-        ours = {letter for letter, value in self.options if not value}
+        own = {letter for letter, value in self.options if not value}
         wanted = {letter for letter, value in invocation.options if not value}
-        for letter in sorted(ours ^ wanted):
-            if letter in ours or not self.flags.get(FLAG_ATTRIBUTES[letter]):
-                raise self._option(letter)
+        for letter in sorted(own ^ wanted):
+            if letter in own or not self.flags.get(FLAG_ATTRIBUTES[letter]):
+                raise self._option_error(letter)
         for letter in "WX":
-            told = [value for name, value in invocation.options if name == letter]
+            requested = [value for name, value in invocation.options if name == letter]
             known = [value for name, value in self.options if name == letter]
-            if told != known and not (letter == "W" and told == self.warnings):
-                raise self._option(letter)
+            if requested != known and not (letter == "W" and requested == self.warnings):
+                raise self._option_error(letter)
 
-    def _option(self, letter: str) -> ColdStartRequired:
+    def _option_error(self, letter: str) -> ColdStartRequired:
         text = f"the option -{letter} acts when the interpreter starts"
         return ColdStartRequired(text, code="python-option-differs", option=letter)
 
     def _check_environment(self, env: Mapping[str, str]) -> None:
         for name in sorted({*self.env, *env}):
             known, wanted = self.env.get(name), env.get(name)
-            if wanted == known or not self._matters(name):
+            if wanted == known or not self._is_relevant(name):
                 continue
             if name in self.preset and wanted == self.preset[name]:
                 continue
@@ -103,7 +103,7 @@ class Compatibility:
                 variable=name,
             )
 
-    def _matters(self, name: str) -> bool:
+    def _is_relevant(self, name: str) -> bool:
         if name.startswith("HEADWAY_") and name != "HEADWAY_OFF":
             return False
         return name in self.reads or (
@@ -152,9 +152,9 @@ class Compatibility:
             ) from None
         if not SETS_VARIABLES.search(text):
             return
-        for found in VARIABLE.findall(text):
-            name = found.decode()
-            if name not in COMMON_VARIABLES and name not in self.preset and self._matters(name):
+        for match in VARIABLE.findall(text):
+            name = match.decode()
+            if name not in COMMON_VARIABLES and name not in self.preset and self._is_relevant(name):
                 raise ColdStartRequired(
                     f"{os.path.basename(path)} may set {name}, which is read at import",
                     code="program-sets-variable",
@@ -162,12 +162,12 @@ class Compatibility:
                 )
 
 
-def same_file(one: str, other: str) -> bool:
+def same_file(first: str, second: str) -> bool:
     """The same interpreter of the same environment: `python` and `python3` side by side are."""
-    if one == other:
+    if first == second:
         return True
-    folders = {os.path.realpath(os.path.dirname(path)) for path in (one, other)}
-    return len(folders) == 1 and os.path.realpath(one) == os.path.realpath(other)
+    folders = {os.path.realpath(os.path.dirname(path)) for path in (first, second)}
+    return len(folders) == 1 and os.path.realpath(first) == os.path.realpath(second)
 
 
 def has_devices(value: str | None) -> bool:
@@ -193,10 +193,10 @@ def shadowing_file(folder: str, names: set[str]) -> str:
 def file_identity(path: str) -> str:
     """Of a file's content, as far as one can tell without reading it."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ""
-    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def _is_module(path: str, module: str) -> bool:

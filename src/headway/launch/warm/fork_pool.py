@@ -26,45 +26,45 @@ HIGH_FD, FD_ROOM = 1000, 20  # where our own descriptor is
 class IdleChild:
     """A process that is forked already and waits for its request."""
 
-    def __init__(self, between: int, way: int) -> None:
-        self.between = between
-        self.way = way
+    def __init__(self, intermediate: int, socket_fd: int) -> None:
+        self.intermediate_pid = intermediate
+        self.socket_fd = socket_fd
 
     def hand_over(self, handles: Sequence[int]) -> bool:
         """Give it the request; False if it is gone."""
         try:
-            spawn_request.send_message(self.way, b"spawn", handles)
+            spawn_request.send_message(self.socket_fd, b"spawn", handles)
         except OSError:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.between, signal.SIGKILL)
+                os.kill(self.intermediate_pid, signal.SIGKILL)
             return False
         finally:
-            os.close(self.way)
+            os.close(self.socket_fd)
         return True
 
 
 def fork_idle_child(
-    ahead: Callable[[], int | ReceivedRequest | None],
+    while_idle: Callable[[], int | ReceivedRequest | None],
 ) -> IdleChild | ReceivedRequest:
     """Returns twice: here the spare, and there, once it has one, its request.
 
     There, `ahead` is called while it waits: what it returns is the way to the spare's nest, or,
     in a process that this nest has forked, its request.
     """
-    ours, theirs = spawn_request.socket_pair()
+    parent_end, child_end = spawn_request.socket_pair()
     server = os.getpid()
-    between = os.fork()
-    if between:
-        os.close(theirs)
-        return IdleChild(between, ours)
-    os.close(ours)
+    intermediate = os.fork()
+    if intermediate:
+        os.close(child_end)
+        return IdleChild(intermediate, parent_end)
+    os.close(parent_end)
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
         os._exit(0)
     parent = os.getpid()
     if os.fork():
         _sleep_forever()
-    return _await_request(parent, theirs, ahead)
+    return _await_request(parent, child_end, while_idle)
 
 
 def _sleep_forever() -> NoReturn:
@@ -76,102 +76,104 @@ def _sleep_forever() -> NoReturn:
 
 
 def _await_request(
-    between: int, way: int, ahead: Callable[[], int | ReceivedRequest | None]
+    intermediate: int, socket_fd: int, while_idle: Callable[[], int | ReceivedRequest | None]
 ) -> ReceivedRequest:
     """In the new process: wait for the request, then for its parent."""
     linux.die_with_parent(signal.SIGKILL)
-    if os.getppid() != between:
+    if os.getppid() != intermediate:
         os._exit(0)
-    nest = ahead()
-    if isinstance(nest, ReceivedRequest):
-        return nest
-    message, handles = spawn_request.receive_message(way)
+    child_forkserver = while_idle()
+    if isinstance(child_forkserver, ReceivedRequest):
+        return child_forkserver
+    message, handles = spawn_request.receive_message(socket_fd)
     if not message:
         os._exit(0)
-    os.close(way)
+    os.close(socket_fd)
     received = spawn_request.unpack_request(handles)
-    received.nest = nest
+    received.child_forkserver = child_forkserver
     linux.die_with_parent(0)
-    os.kill(between, signal.SIGKILL)
-    _await_parent(received.request.parent, between)
+    os.kill(intermediate, signal.SIGKILL)
+    _await_parent(received.request.parent, intermediate)
     linux.die_with_parent(received.request.death_signal)
     if os.getppid() != received.request.parent:
         os._exit(0)
     return received
 
 
-def _await_parent(wanted: int, between: int) -> None:
+def _await_parent(wanted: int, intermediate: int) -> None:
     until = time.monotonic() + ADOPTED_S
     while (parent := os.getppid()) != wanted:
-        if parent != between or time.monotonic() > until:
+        if parent != intermediate or time.monotonic() > until:
             os._exit(0)  # who asked has died
         time.sleep(0.00005)
 
 
 def take_over_process_state(received: ReceivedRequest) -> None:
     """Take over what the kernel keeps for a process."""
-    wanted = received.request
-    if wanted.new_session:
+    request = received.request
+    if request.new_session:
         os.setsid()
-    elif wanted.group is not None:
-        os.setpgid(0, wanted.group)
+    elif request.group is not None:
+        os.setpgid(0, request.group)
     os.fchdir(received.cwd)
-    os.umask(wanted.umask)
-    if os.sched_getaffinity(0) != set(wanted.affinity):
-        os.sched_setaffinity(0, wanted.affinity)
-    policy, priority = wanted.scheduler
+    os.umask(request.umask)
+    if os.sched_getaffinity(0) != set(request.affinity):
+        os.sched_setaffinity(0, request.affinity)
+    policy, priority = request.scheduler
     if (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) != (policy, priority):
         os.sched_setscheduler(0, policy, os.sched_param(priority))
-    if os.getpriority(os.PRIO_PROCESS, 0) != wanted.nice:
-        os.setpriority(os.PRIO_PROCESS, 0, wanted.nice)
+    if os.getpriority(os.PRIO_PROCESS, 0) != request.nice:
+        os.setpriority(os.PRIO_PROCESS, 0, request.nice)
     _put_descriptors(received)
     for name, values in linux.resource_limits().items():
-        soft, hard = wanted.limits.get(name, values)
+        soft, hard = request.limits.get(name, values)
         if (soft, hard) != values:
             resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
 def _put_descriptors(received: ReceivedRequest) -> None:
     """Exactly the wanted ones, under their numbers, and the way to reply."""
-    wanted = received.request.fds
-    above = max([2, *wanted]) + 1
+    numbers = received.request.fds
+    above = max([2, *numbers]) + 1
 
     def lifted(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
 
     received.reply = lifted(received.reply)
     sources = [lifted(fd) for fd in received.fds]
-    kept = {received.reply, *sources}
-    if received.nest is not None:
-        received.nest = move_descriptor_up(received.nest, above, received.request.limits)
-        kept.add(received.nest)
-    close_all_but(kept)
-    for source, fd in zip(sources, wanted, strict=True):
+    keep = {received.reply, *sources}
+    if received.child_forkserver is not None:
+        received.child_forkserver = move_descriptor_up(
+            received.child_forkserver, above, received.request.limits
+        )
+        keep.add(received.child_forkserver)
+    close_all_but(keep)
+    for source, fd in zip(sources, numbers, strict=True):
         os.dup2(source, fd)
         os.close(source)
 
 
 def move_descriptor_up(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
     """The same descriptor under a number that no program comes upon."""
-    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    soft = min(n if n >= 0 else 1 << 20 for n in (ours, limits["RLIMIT_NOFILE"][0]))
+    own_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft = min(n if n >= 0 else 1 << 20 for n in (own_limit, limits["RLIMIT_NOFILE"][0]))
     high = HIGH_FD if soft > HIGH_FD + FD_ROOM else soft - FD_ROOM
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(above, high))
 
 
-def close_all_but(kept: set[int]) -> None:
+def close_all_but(keep: set[int]) -> None:
     """Descriptors of the zygote and of others who asked it."""
     for fd in linux.open_descriptors():
-        if fd not in kept:
+        if fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
 
 def send_reply(received: ReceivedRequest, fault: str = "") -> None:
     """Tell the requester: here I am, or why I am not."""
-    words = f"{os.getpid()} {fault}" if fault else str(os.getpid())
+    reply = f"{os.getpid()} {fault}" if fault else str(os.getpid())
     try:
-        spawn_request.send_message(received.reply, words.encode())
+        spawn_request.send_message(received.reply, reply.encode())
     except OSError:
         os._exit(0)  # nobody waits for it any more
     os.close(received.reply)
@@ -181,27 +183,29 @@ REFILL_DELAY_S = 2.0  # what was just forked needs the processors more than the 
 
 
 def serve(
-    requester: int, spares: int, ahead: Callable[[], int | ReceivedRequest | None] = lambda: None
+    requester: int,
+    idle_count: int,
+    while_idle: Callable[[], int | ReceivedRequest | None] = lambda: None,
 ) -> ReceivedRequest:
     """Returns only in the processes that it forks, with what they shall become.
 
     `ahead` is what a spare does while it waits.
     """
-    waiting: list[IdleChild] = []
-    quiet = 0.0
+    idle: list[IdleChild] = []
+    delay = 0.0
     while True:
         received: ReceivedRequest | None = None
-        if len(waiting) < spares and not spawn_request.is_readable(requester, quiet):
-            received = _add_idle_child(waiting, ahead)
+        if len(idle) < idle_count and not spawn_request.is_readable(requester, delay):
+            received = _add_idle_child(idle, while_idle)
         else:
-            quiet = REFILL_DELAY_S
+            delay = REFILL_DELAY_S
             message, handles = spawn_request.receive_message(requester)
             if not message:
                 os._exit(0)  # who may ask has died; the spares die with this process
-            if not waiting:
-                received = _add_idle_child(waiting, ahead)
+            if not idle:
+                received = _add_idle_child(idle, while_idle)
             if received is None:
-                _hand_out(waiting, handles)
+                _hand_out(idle, handles)
                 for fd in handles:
                     os.close(fd)
                 _reap_children()
@@ -209,20 +213,20 @@ def serve(
             return received
 
 
-def _hand_out(waiting: list[IdleChild], handles: list[int]) -> None:
+def _hand_out(idle: list[IdleChild], handles: list[int]) -> None:
     """To the first that still lives; if none does, the requester sees the end of its reply."""
-    while waiting:
-        if waiting.pop(0).hand_over(handles):
+    while idle:
+        if idle.pop(0).hand_over(handles):
             return
 
 
 def _add_idle_child(
-    waiting: list[IdleChild], ahead: Callable[[], int | ReceivedRequest | None]
+    idle: list[IdleChild], while_idle: Callable[[], int | ReceivedRequest | None]
 ) -> ReceivedRequest | None:
-    made = fork_idle_child(ahead)
-    if isinstance(made, ReceivedRequest):
-        return made
-    waiting.append(made)
+    forked = fork_idle_child(while_idle)
+    if isinstance(forked, ReceivedRequest):
+        return forked
+    idle.append(forked)
     return None
 
 

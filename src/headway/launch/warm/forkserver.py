@@ -32,7 +32,7 @@ def main(fresh: set[str]) -> None:
 
     `fresh` are the modules that every interpreter of the job loads at its start.
     """
-    beginnings = InterpreterBaseline(fresh)
+    baseline = InterpreterBaseline(fresh)
     launcher = int(sys.orig_argv[-1])
     hello = spawn_request.receive_large(launcher)
     if not hello:
@@ -42,61 +42,59 @@ def main(fresh: set[str]) -> None:
     if os.getppid() != hello["launcher"]:
         os._exit(0)
     spawn_hook.detach_from_job("headway-zygote", {launcher, 2})
-    kit = _prepare(hello, beginnings, launcher)
+    compatibility = _prepare(hello, baseline, launcher)
     workers: int = hello["workers"]
-    ahead = (
+    while_idle = (
         (lambda: spawn_hook.fork_child_forkserver(workers))
         if "RANK" not in hello["env"]
         else (lambda: None)
     )
-    received: ReceivedRequest | None = fork_pool.serve(launcher, 1, ahead)
+    received: ReceivedRequest | None = fork_pool.serve(launcher, 1, while_idle)
     while received is not None:
-        received = _start_child(received, kit, beginnings, workers)
+        received = _start_child(received, compatibility, baseline, workers)
 
 
-def _prepare(
-    hello: dict[str, Any], beginnings: InterpreterBaseline, launcher: int
-) -> Compatibility:
+def _prepare(hello: dict[str, Any], baseline: InterpreterBaseline, launcher: int) -> Compatibility:
     """Import, and tell the launcher what came of it; ends the process if it cannot be forked."""
     os.environ.pop("PYTHONPATH", None)
     for key, value in {**hello["env"], **hello["preset"], **IMPORT_ENV}.items():
         if os.environ.get(key) != value:
             os.environ[key] = value
     _suspend_probe(hello["preset"])
-    loaded = Preloader(hello["left_out"], hello["good"])
+    preloader = Preloader(hello["left_out"], hello["good"])
     with _low_priority(hello["nice"]):
-        loaded.load(hello["modules"], ranked=hello["ranked"])
+        preloader.load(hello["modules"], ranked=hello["ranked"])
     remove_rendezvous_skew()
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)  # what C code has printed is not to come again from each child
-    kit = Compatibility(
+    compatibility = Compatibility(
         executable=hello["executable"],
         options=[(letter, value) for letter, value in hello["options"]],
         flags={name: int(getattr(sys.flags, name)) for name in _flag_names()},
         warnings=list(sys.warnoptions),
         env=hello["env"],
         preset=hello["preset"],
-        reads=sorted(loaded.reads.names),
-        modules=sorted({name.partition(".")[0] for name in sys.modules} - beginnings.modules),
+        reads=sorted(preloader.reads.names),
+        modules=sorted({name.partition(".")[0] for name in sys.modules} - baseline.modules),
         mains=hello["mains"],
     )
     gc.collect()
     gc.freeze()
-    told = {
-        "fault": loaded.fault,
-        "kit": asdict(kit),
-        "left_out": loaded.left_out,
-        "good": sorted(loaded.good),
+    report = {
+        "fault": preloader.fault,
+        "kit": asdict(compatibility),
+        "left_out": preloader.left_out,
+        "good": sorted(preloader.good),
         "seconds": sum(os.times()[:4]),  # of the processor: the job may have been busy
     }
     try:
-        spawn_request.send_large(launcher, told)
+        spawn_request.send_large(launcher, report)
     except OSError:
         os._exit(0)
-    if loaded.fault:
+    if preloader.fault:
         os._exit(0)
-    return kit
+    return compatibility
 
 
 def _flag_names() -> list[str]:
@@ -106,12 +104,12 @@ def _flag_names() -> list[str]:
 @contextlib.contextmanager
 def _low_priority(nice: int) -> Any:
     """The job comes first, where the lower priority can be taken back."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    if nice and _can_restore_priority(before, before + nice):
-        os.setpriority(os.PRIO_PROCESS, 0, before + nice)
+    previous = os.getpriority(os.PRIO_PROCESS, 0)
+    if nice and _can_restore_priority(previous, previous + nice):
+        os.setpriority(os.PRIO_PROCESS, 0, previous + nice)
     yield
-    if os.getpriority(os.PRIO_PROCESS, 0) != before:
-        os.setpriority(os.PRIO_PROCESS, 0, before)
+    if os.getpriority(os.PRIO_PROCESS, 0) != previous:
+        os.setpriority(os.PRIO_PROCESS, 0, previous)
 
 
 def _can_restore_priority(high: int, low: int) -> bool:
@@ -136,16 +134,19 @@ def _suspend_probe(preset: dict[str, str]) -> None:
 
 
 def _start_child(
-    received: ReceivedRequest, kit: Compatibility, beginnings: InterpreterBaseline, workers: int
+    received: ReceivedRequest,
+    compatibility: Compatibility,
+    baseline: InterpreterBaseline,
+    workers: int,
 ) -> ReceivedRequest | None:
     """In a new process: None when it is ready for its program; a request in one that its nest
     has forked."""
-    begun = time.monotonic_ns()
+    started = time.monotonic_ns()
     request = received.request
-    wanted = spawn_hook.needs_child_forkserver(request.env, request.invocation.argv)
-    if received.nest is not None and (request.new_session or not wanted):
-        os.close(received.nest)  # a nest must be in the session of its process
-        received.nest = None
+    needs_server = spawn_hook.needs_child_forkserver(request.env, request.invocation.argv)
+    if received.child_forkserver is not None and (request.new_session or not needs_server):
+        os.close(received.child_forkserver)  # a nest must be in the session of its process
+        received.child_forkserver = None
     try:
         fork_pool.take_over_process_state(received)
     except (OSError, ValueError) as error:
@@ -153,12 +154,12 @@ def _start_child(
         os._exit(1)
     fork_pool.send_reply(received)
     try:
-        if wanted:
-            inner = _connect_child_forkserver(received, kit, workers)
+        if needs_server:
+            inner = _connect_child_forkserver(received, compatibility, workers)
             if inner is not None:
                 return inner
-        become_command(request, beginnings, kit.env)
-        _resume_probe(begun)
+        become_command(request, baseline, compatibility.env)
+        _resume_probe(started)
         run_main.run_as_main(request.invocation)
     except Exception:
         _start_cold(received)
@@ -166,24 +167,24 @@ def _start_child(
 
 
 def _connect_child_forkserver(
-    received: ReceivedRequest, kit: Compatibility, workers: int
+    received: ReceivedRequest, compatibility: Compatibility, workers: int
 ) -> ReceivedRequest | None:
-    way = received.nest
-    if way is None:
-        made = spawn_hook.fork_child_forkserver(workers)
-        if isinstance(made, ReceivedRequest):
-            return made
+    socket_fd = received.child_forkserver
+    if socket_fd is None:
+        forked = spawn_hook.fork_child_forkserver(workers)
+        if isinstance(forked, ReceivedRequest):
+            return forked
         above = max([2, *received.request.fds]) + 1
-        way = fork_pool.move_descriptor_up(made, above, received.request.limits)
-        os.close(made)
-    spawn_hook.SpawnHook(spawn_request.SocketEnd(way), kit).install()
+        socket_fd = fork_pool.move_descriptor_up(forked, above, received.request.limits)
+        os.close(forked)
+    spawn_hook.SpawnHook(spawn_request.SocketEnd(socket_fd), compatibility).install()
     return None
 
 
-def _resume_probe(begun: int) -> None:
-    imports = sys.modules.get("headway.probe.import_hook")
-    if imports is not None:
-        imports.reset_after_warm_fork(begun)
+def _resume_probe(started: int) -> None:
+    import_hook = sys.modules.get("headway.probe.import_hook")
+    if import_hook is not None:
+        import_hook.reset_after_warm_fork(started)
 
 
 def _start_cold(received: ReceivedRequest) -> None:

@@ -56,10 +56,10 @@ def read_command(executable: str, argv: Sequence[str], path: str | None) -> Invo
 
 def find_executable(word: str, path: str | None) -> str:
     """The file that the shell would execute for this word."""
-    found = shutil.which(word, path=path)
-    if found is None:
+    path_found = shutil.which(word, path=path)
+    if path_found is None:
         raise ColdStartRequired(f"{word} was not found", code="command-not-found")
-    return found
+    return path_found
 
 
 def _first_line(path: str) -> str:
@@ -86,25 +86,25 @@ def _follow(
     interpreter, _, option = line.partition(" ")
     extra = [option.strip()] if option.strip() else []
     if os.path.basename(interpreter) == "env":
-        named = extra[0].removeprefix("-S").split() if extra else []
-        if not named or named[0].startswith("-") or "=" in named[0]:
+        arguments = extra[0].removeprefix("-S").split() if extra else []
+        if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
             raise ColdStartRequired(
                 f"the first line of {script} is not understood", code="first-line-unknown"
             )
         return (
-            find_executable(named[0], path),
-            [*named, script, *words[1:]],
-            os.path.basename(named[0]),
+            find_executable(arguments[0], path),
+            [*arguments, script, *words[1:]],
+            os.path.basename(arguments[0]),
         )
     if os.path.basename(interpreter) == "sh":  # pip's way to name a path that is too long
-        found = re.match(
+        match = re.match(
             rb"[^\n]*\n'''exec' (\"?)([^\"\n]+)\1 \"\$0\" \"\$@\"\n", _first_bytes(script)
         )
-        if found is None:
+        if match is None:
             raise ColdStartRequired(
                 f"{os.path.basename(script)} is a shell script", code="not-a-python-program"
             )
-        interpreter = os.fsdecode(found[2])
+        interpreter = os.fsdecode(match[2])
         return interpreter, [interpreter, script, *words[1:]], os.path.basename(interpreter)
     return interpreter, [interpreter, *extra, script, *words[1:]], comm
 
@@ -116,9 +116,9 @@ def _first_bytes(path: str) -> bytes:
 
 def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
     options: list[tuple[str, str]] = []
-    unbuffered, at = False, 1
+    unbuffered, index = False, 1
 
-    def done(kind: str, program: str, rest: int) -> Invocation:
+    def invocation(kind: str, program: str, rest: int) -> Invocation:
         return Invocation(
             executable=executable,
             argv=tuple(argv),
@@ -130,11 +130,11 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
             args=tuple(argv[rest:]),
         )
 
-    while at < len(argv):
-        word = argv[at]
-        at += 1
+    while index < len(argv):
+        word = argv[index]
+        index += 1
         if word == "-" or not word.startswith("-"):
-            return done("script", word, at)
+            return invocation("script", word, index)
         if word.startswith("--"):
             raise ColdStartRequired(f"python {word}", code="python-option-unknown")
         letters = word[1:]
@@ -143,13 +143,13 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
             if letter in "cmWX":
                 value, letters = letters, ""
                 if not value:
-                    if at >= len(argv):
+                    if index >= len(argv):
                         raise ColdStartRequired(
                             f"python -{letter} without a value", code="python-option-unknown"
                         )
-                    value, at = argv[at], at + 1
+                    value, index = argv[index], index + 1
                 if letter in "cm":
-                    return done("command" if letter == "c" else "module", value, at)
+                    return invocation("command" if letter == "c" else "module", value, index)
                 options.append((letter, value))
             elif letter == "u":
                 unbuffered = True

@@ -43,7 +43,7 @@ class EnvironmentReads:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.all_by: set[str] = set()  # packages that went through the whole environment
-        self._to_come: deque[str] = deque()  # what is read next when somebody goes through it
+        self._expected: deque[str] = deque()  # what is read next when somebody goes through it
 
     def __enter__(self) -> EnvironmentReads:
         kind: Any = type(os.environ)
@@ -51,14 +51,14 @@ class EnvironmentReads:
         reads = self
 
         def __getitem__(environ: Any, key: Any) -> Any:
-            reads._noted(key)
+            reads._record(key)
             return getitem(environ, key)
 
         def __iter__(environ: Any) -> Iterator[Any]:
             keys = list(iterate(environ))
             if (package := _reading_package()) != "headway":
                 reads.all_by.add(package)
-            reads._to_come = deque(keys)
+            reads._expected = deque(keys)
             return iter(keys)
 
         kind.__getitem__, kind.__iter__ = __getitem__, __iter__
@@ -68,11 +68,11 @@ class EnvironmentReads:
         kind: Any = type(os.environ)
         kind.__getitem__, kind.__iter__ = self._originals
 
-    def _noted(self, key: Any) -> None:
-        if self._to_come and self._to_come[0] == key:
-            self._to_come.popleft()
+    def _record(self, key: Any) -> None:
+        if self._expected and self._expected[0] == key:
+            self._expected.popleft()
             return
-        self._to_come.clear()
+        self._expected.clear()
         if isinstance(key, str) and _reading_package() != "headway":
             self.names.add(key)
 
@@ -155,32 +155,32 @@ class Preloader:
         packages: dict[str, list[str]] = {}
         for name in names:
             packages.setdefault(name.partition(".")[0], []).append(name)
-        unasked = DeviceCountStub()
+        device_stub = DeviceCountStub()
         with self.reads:
             for name in names:
-                if name not in sys.modules and self._may(name, packages, ranked):
+                if name not in sys.modules and self._is_allowed(name, packages, ranked):
                     self._import(name)
                     if linux.thread_count() > 1 or linux.open_descriptors() != self._before:
                         self.left_out[".".join(name.split(".")[:2])] = fork_hazard(self._before)
                         break
-                    unasked.begin()
+                    device_stub.begin()
         cache_priming.fill_caches()
         cache_priming.compile_once()
-        unasked.end()
+        device_stub.end()
         self.fault = fork_hazard(self._before)
         if not self.fault and "torch" in sys.modules and _in_a_child(_backward) != 0:
             self.fault = "autograd does not work after a fork"
 
-    def _may(self, name: str, packages: dict[str, list[str]], ranked: bool) -> bool:
+    def _is_allowed(self, name: str, packages: dict[str, list[str]], ranked: bool) -> bool:
         """Whether it is known to be harmless, or a scout finds that it is."""
         top = name.partition(".")[0]
         if self._is_left_out(name):
             return False
         if top in TORCH_FAMILY or top in sys.stdlib_module_names or top in self.good:
             return True
-        why = self._scout(packages[top], ranked)
-        if why:
-            self.left_out[top] = why
+        reason = self._trial_import(packages[top], ranked)
+        if reason:
+            self.left_out[top] = reason
             return False
         self.good.add(top)
         return True
@@ -195,25 +195,25 @@ class Preloader:
         except Exception as error:
             self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
 
-    def _scout(self, names: list[str], ranked: bool) -> str:
+    def _trial_import(self, names: list[str], ranked: bool) -> str:
         """Why these cannot be imported ahead; empty if they can."""
-        ours, theirs = spawn_request.socket_pair()
+        parent_end, child_end = spawn_request.socket_pair()
         pid = os.fork()
         if pid == 0:
-            os.close(ours)
-            why = "its import failed"
+            os.close(parent_end)
+            reason = "its import failed"
             with contextlib.suppress(BaseException):
-                why = self._try(names, ranked)
+                reason = self._try(names, ranked)
             with contextlib.suppress(BaseException):
-                spawn_request.send_message(theirs, json.dumps(why).encode())
+                spawn_request.send_message(child_end, json.dumps(reason).encode())
             os._exit(0)
-        os.close(theirs)
+        os.close(child_end)
         try:
-            answer, _ = spawn_request.receive_message(ours, TRIAL_IMPORT_S)
+            answer, _ = spawn_request.receive_message(parent_end, TRIAL_IMPORT_S)
         except TimeoutError:
             answer = json.dumps("its import takes too long").encode()
         finally:
-            os.close(ours)
+            os.close(parent_end)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

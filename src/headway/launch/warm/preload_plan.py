@@ -60,20 +60,20 @@ class WarmState:
     def read(cls, folder: Path) -> WarmState:
         """Nothing where there is nothing, or something else."""
         try:
-            raw = json.loads((folder / STATE_FILE).read_text())
-            known = {key: raw[key] for key in STATE_FIELDS if key in raw}
+            content = json.loads((folder / STATE_FILE).read_text())
+            fields = {key: content[key] for key in STATE_FIELDS if key in content}
         except (OSError, ValueError, TypeError):
             return cls()
-        return cls(**known)
+        return cls(**fields)
 
     def write(self, folder: Path) -> None:
         """Beside what other nodes have learned; a run folder that is gone is no reason to fail."""
-        known = WarmState.read(folder)
+        stored = WarmState.read(folder)
         content = {
             "schema": 1,
-            "off": self.off or known.off,
-            "left_out": {**known.left_out, **self.left_out},
-            "good": sorted({*known.good, *self.good}),
+            "off": self.off or stored.off,
+            "left_out": {**stored.left_out, **self.left_out},
+            "good": sorted({*stored.good, *self.good}),
             "seconds": self.seconds,
             "cold": self.cold,
         }
@@ -84,31 +84,33 @@ class WarmState:
 def find_plan(folder: Path, host: str) -> PreloadPlan | None:
     """From the newest launch of this run that has told; None before that."""
     journals = _newest_journals(folder / JOURNAL, host)
-    told = [(head, event) for head, event in journals if event]
-    if not told:
+    reporting = [(head, event) for head, event in journals if event]
+    if not reporting:
         return None
-    newest = max((head for head, _ in told), key=lambda head: head.get("wall", 0)).get("launch")
+    newest = max((head for head, _ in reporting), key=lambda head: head.get("wall", 0)).get(
+        "launch"
+    )
     # Ranks first: the order of imports is theirs.
-    mine = sorted(
-        (pair for pair in told if pair[0].get("launch") == newest),
+    newest_reports = sorted(
+        (pair for pair in reporting if pair[0].get("launch") == newest),
         key=lambda pair: (pair[0].get("rank") is None, pair[0].get("wall", 0)),
     )
     ranks = {head.get("local_rank") for head, _ in journals if head.get("launch") == newest}
-    if ranks - {None} and all(head.get("local_rank") is None for head, _ in mine):
+    if ranks - {None} and all(head.get("local_rank") is None for head, _ in newest_reports):
         return None  # their agent was the first to tell
-    return combine_plans(mine, len(ranks - {None}))
+    return combine_plans(newest_reports, len(ranks - {None}))
 
 
 def combine_plans(
-    told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int = 0
+    reports: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int = 0
 ) -> PreloadPlan:
     """One recipe for all processes of an attempt."""
     modules: dict[str, None] = {}
     preset: dict[str, str] = {}
-    unsure: set[str] = set()
+    conflicting: set[str] = set()
     mains: dict[str, str] = {}
     ranked, seconds = False, {True: 0.0, False: 0.0}
-    for head, event in told:
+    for head, event in reports:
         agent = head.get("rank") is None
         seconds[agent] = max(seconds[agent], event.get("seconds", 0.0))
         modules.update(dict.fromkeys(unfold_names(event.get("modules", []))))
@@ -117,16 +119,16 @@ def combine_plans(
             if name.startswith(LOADER_PREFIXES):
                 continue
             if preset.get(name, value) != value or value is None:
-                unsure.add(name)
+                conflicting.add(name)
             elif isinstance(value, str):
                 preset[name] = value
         if event.get("main"):
             mains[event["main"]] = event.get("file", "")
-    if unsure:  # not the same for all: whoever sets these must be started cold
+    if conflicting:  # not the same for all: whoever sets these must be started cold
         mains = {}
     return PreloadPlan(
         modules=list(modules),
-        preset={name: value for name, value in preset.items() if name not in unsure},
+        preset={name: value for name, value in preset.items() if name not in conflicting},
         mains=mains,
         ranked=ranked,
         workers=workers,
@@ -148,9 +150,13 @@ def _newest_journals(journal: Path, host: str) -> list[tuple[dict[str, Any], dic
     with contextlib.suppress(OSError):
         entries = [entry for entry in os.scandir(journal) if entry.name.endswith(".jsonl")]
         processes = [entry for entry in entries if not entry.name.startswith("launcher-")]
-        here = [entry for entry in processes if entry.name.startswith(f"{host}-")] or processes
-        here.sort(key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
-        return [found for entry in here[:MAX_JOURNALS] if (found := _read_imports(entry.path))]
+        own = [entry for entry in processes if entry.name.startswith(f"{host}-")] or processes
+        own.sort(key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+        return [
+            journal_head
+            for entry in own[:MAX_JOURNALS]
+            if (journal_head := _read_imports(entry.path))
+        ]
     return []
 
 

@@ -41,86 +41,88 @@ def needs_child_forkserver(env: dict[str, str], argv: Sequence[str]) -> bool:
     return "RANK" not in env and "--multiprocessing-fork" not in argv
 
 
-def fork_child_forkserver(spares: int) -> int | ReceivedRequest:
+def fork_child_forkserver(idle_count: int) -> int | ReceivedRequest:
     """Fork the nest of this process. Returns the way to it; in what it forks later, its request."""
-    ours, theirs = spawn_request.socket_pair()
+    parent_end, child_end = spawn_request.socket_pair()
     parent = os.getpid()
     if linux.hidden_fork() == 0:
         linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        detach_from_job("headway-nest", {theirs})
-        return fork_pool.serve(theirs, spares)
-    os.close(theirs)
-    return ours
+        detach_from_job("headway-nest", {child_end})
+        return fork_pool.serve(child_end, idle_count)
+    os.close(child_end)
+    return parent_end
 
 
-def detach_from_job(name: str, kept: set[int]) -> None:
+def detach_from_job(name: str, keep: set[int]) -> None:
     """A process that only forks: out of reach of the job's signals, files and terminal."""
     linux.set_process_name(name)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    fork_pool.close_all_but(kept)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    fork_pool.close_all_but(keep)
+    null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
-        if fd not in kept and fd != nothing:
-            os.dup2(nothing, fd)
-    if nothing > 2:
-        os.close(nothing)
+        if fd not in keep and fd != null:
+            os.dup2(null, fd)
+    if null > 2:
+        os.close(null)
 
 
 class SpawnHook:
     """In place of `_posixsubprocess.fork_exec`."""
 
-    def __init__(self, nest: spawn_request.SocketEnd, kit: Compatibility) -> None:
-        self.nest = nest
-        self.kit = kit
-        self.bonds = linux.inherited_limits()
+    def __init__(
+        self, child_forkserver: spawn_request.SocketEnd, compatibility: Compatibility
+    ) -> None:
+        self.child_forkserver = child_forkserver
+        self.compatibility = compatibility
+        self.inherited_limits = linux.inherited_limits()
         self.session = os.getsid(0)
         self.original: Callable[..., int] = _posixsubprocess.fork_exec
         self.lock = threading.Lock()
-        self.told: set[str] = set()
+        self.noted: set[str] = set()
 
     def install(self) -> None:
         """Both of its users look it up when they need it."""
-        self._put(self)
+        self._set_fork_exec(self)
         # posix_spawn would go around it; what it does is the same.
         setattr(subprocess, "_USE_POSIX_SPAWN", False)  # noqa: B010
-        os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(after_in_child=self._uninstall)
 
-    def _put(self, function: Callable[..., int]) -> None:
+    def _set_fork_exec(self, function: Callable[..., int]) -> None:
         _posixsubprocess.fork_exec = function
         if hasattr(subprocess, "_fork_exec"):
             subprocess._fork_exec = function
 
-    def _leave(self) -> None:
+    def _uninstall(self) -> None:
         """A forked child is not the nest's parent: it starts its processes cold."""
-        self._put(self.original)
-        self.nest.close()
+        self._set_fork_exec(self.original)
+        self.child_forkserver.close()
 
     def __call__(self, *args: Any) -> int:
         """The new process's pid, in one way or the other."""
         if self.lock.acquire(blocking=False):
             try:
                 return self._warm(args)
-            except ColdStartRequired as why:
-                self._note(str(why), code=why.code)
+            except ColdStartRequired as reason:
+                self._note(str(reason), code=reason.code)
             except Exception as error:
                 self._note(f"{type(error).__name__}: {error}", code="started-cold")
             finally:
                 self.lock.release()
         return self.original(*args)
 
-    def _note(self, why: str, *, code: str) -> None:
+    def _note(self, reason: str, *, code: str) -> None:
         recorder = getattr(sys.modules.get("headway.probe.recorder"), "recorder", None)
-        if recorder is not None and why and why not in self.told:
-            self.told.add(why)
-            recorder.note("warm", f"a process was started cold: {why}", code)
+        if recorder is not None and reason and reason not in self.noted:
+            self.noted.add(reason)
+            recorder.note("warm", f"a process was started cold: {reason}", code)
 
     def _warm(self, args: Sequence[Any]) -> int:
         names = FORK_EXEC_SIGNATURES.get(len(args))
-        if names is None or not self.nest.usable():
+        if names is None or not self.child_forkserver.usable():
             raise ColdStartRequired("")
         call = dict(zip(names, args, strict=True))
         env = _environment(call["env"])
@@ -132,13 +134,15 @@ class SpawnHook:
                     "it is to change its user, or to run something before it starts",
                     code="user-or-hook-differs",
                 )
-            self.kit.check(invocation, env, cwd)
-        except ColdStartRequired as why:
+            self.compatibility.check(invocation, env, cwd)
+        except ColdStartRequired as reason:
             # Of a program of the job; what libraries start to help them is nobody's concern.
-            told = invocation.kind != "command" and COMPILE_WORKER not in invocation.program
-            text = f"{invocation.program}: {why}" if told else ""
-            raise ColdStartRequired(text, code=why.code, **why.fields) from None
-        if linux.inherited_limits() != self.bonds:
+            is_job_program = (
+                invocation.kind != "command" and COMPILE_WORKER not in invocation.program
+            )
+            text = f"{invocation.program}: {reason}" if is_job_program else ""
+            raise ColdStartRequired(text, code=reason.code, **reason.fields) from None
+        if linux.inherited_limits() != self.inherited_limits:
             raise ColdStartRequired(
                 "this process has changed its user, its limits or its namespaces",
                 code="bonds-differ",
@@ -148,7 +152,7 @@ class SpawnHook:
         mapping = _descriptors(call)
         group = call.get("process_group", -1)
         with _signals_blocked() as mask:
-            asked = spawn_request.request_from_this_process(
+            request = spawn_request.request_from_this_process(
                 invocation,
                 env,
                 umask=call["umask"] if call["umask"] >= 0 else None,
@@ -162,7 +166,7 @@ class SpawnHook:
             )
             with spawn_request.open_folder(call["cwd"]) as folder:
                 return spawn_request.request_process(
-                    self.nest.fd, asked, folder, list(mapping.values())
+                    self.child_forkserver.fd, request, folder, list(mapping.values())
                 )
 
 
@@ -175,10 +179,10 @@ def _read_invocation(call: dict[str, Any], env: dict[str, str]) -> Invocation:
         raise ColdStartRequired("") from None
 
 
-def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
-    if given is None:
+def _environment(entries: Sequence[bytes] | None) -> dict[str, str]:
+    if entries is None:
         return dict(os.environ)
-    pairs = (os.fsdecode(entry).partition("=") for entry in given)
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries)
     return {key: value for key, _, value in pairs}
 
 
@@ -193,11 +197,11 @@ def _executable(candidates: Sequence[bytes]) -> str:
 def _descriptors(call: dict[str, Any]) -> dict[int, int]:
     """Number in the child: number here."""
     if call["close_fds"]:
-        found = {fd for fd in (0, 1, 2) if _inheritable(fd)} | set(call["pass_fds"])
+        numbers = {fd for fd in (0, 1, 2) if _inheritable(fd)} | set(call["pass_fds"])
     else:
-        found = set(spawn_request.inheritable_descriptors()) | set(call["pass_fds"])
-    found -= {call["errpipe_write"], call["errpipe_read"]}
-    mapping = {fd: fd for fd in sorted(found)}
+        numbers = set(spawn_request.inheritable_descriptors()) | set(call["pass_fds"])
+    numbers -= {call["errpipe_write"], call["errpipe_read"]}
+    mapping = {fd: fd for fd in sorted(numbers)}
     for fd, key in enumerate(("p2cread", "c2pwrite", "errwrite")):
         if call[key] >= 0:
             mapping[fd] = call[key]

@@ -25,8 +25,8 @@ MAX_DESCRIPTORS = 250  # descriptors that one message can carry, besides three o
 
 def socket_pair() -> tuple[int, int]:
     """Two ends; messages keep their borders."""
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return one.detach(), other.detach()
+    first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return first.detach(), second.detach()
 
 
 def send_message(fd: int, message: bytes, handles: Sequence[int] = ()) -> None:
@@ -119,8 +119,8 @@ class SocketEnd:
 
 
 def _fd_identity(fd: int) -> tuple[int, int]:
-    found = os.fstat(fd)
-    return found.st_dev, found.st_ino
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 REPLY_S = 10.0  # a zygote that takes longer is not worth waiting for
@@ -149,10 +149,13 @@ class SpawnRequest:
     def decode(cls, text: bytes) -> SpawnRequest:
         """What `encode` made."""
         raw: dict[str, Any] = json.loads(text)
-        words = raw.pop("invocation")
-        words["argv"], words["args"] = tuple(words["argv"]), tuple(words["args"])
-        words["options"] = tuple((letter, value) for letter, value in words["options"])
-        return cls(invocation=Invocation(**words), **raw)
+        invocation = raw.pop("invocation")
+        invocation["argv"], invocation["args"] = (
+            tuple(invocation["argv"]),
+            tuple(invocation["args"]),
+        )
+        invocation["options"] = tuple((letter, value) for letter, value in invocation["options"])
+        return cls(invocation=Invocation(**invocation), **raw)
 
     def encode(self) -> bytes:
         """For a zygote of perhaps another version of Python."""
@@ -188,12 +191,12 @@ def request_from_this_process(
 
 def inheritable_descriptors() -> list[int]:
     """The descriptors that a child gets when nobody closes them."""
-    found = []
+    descriptors = []
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own is gone
             if os.get_inheritable(int(entry)):
-                found.append(int(entry))
-    return sorted(found)
+                descriptors.append(int(entry))
+    return sorted(descriptors)
 
 
 @contextlib.contextmanager
@@ -209,7 +212,7 @@ def open_folder(path: str | bytes | None) -> Iterator[int]:
         os.close(fd)
 
 
-def request_process(zygote: int, request: SpawnRequest, cwd: int, fds: Sequence[int]) -> int:
+def request_process(forkserver: int, request: SpawnRequest, cwd: int, fds: Sequence[int]) -> int:
     """Have it forked; returns its pid, once it is a child of this process.
 
     `fds` are what the descriptors `request.fds` of the child are of.
@@ -219,20 +222,20 @@ def request_process(zygote: int, request: SpawnRequest, cwd: int, fds: Sequence[
             f"{len(fds)} open files are to be inherited", code="too-many-open-files"
         )
     payload = os.memfd_create("headway-request", os.MFD_CLOEXEC)
-    ours, theirs = socket_pair()
+    parent_end, child_end = socket_pair()
     try:
         os.write(payload, request.encode())
         with linux.SubreaperScope():
             try:
-                send_message(zygote, b"spawn", [payload, theirs, cwd, *fds])
+                send_message(forkserver, b"spawn", [payload, child_end, cwd, *fds])
             finally:
-                os.close(theirs)
+                os.close(child_end)
             try:
-                answer, _ = receive_message(ours, REPLY_S)
+                answer, _ = receive_message(parent_end, REPLY_S)
             except (
                 TimeoutError
             ):  # a child that answers from now on sees that nobody waits, and ends
-                answer = receive_last(ours)
+                answer = receive_last(parent_end)
                 if not answer:
                     raise ColdStartRequired(
                         "the zygote does not answer", code="zygote-silent"
@@ -240,7 +243,7 @@ def request_process(zygote: int, request: SpawnRequest, cwd: int, fds: Sequence[
     except OSError:
         raise ColdStartRequired("the zygote is gone", code="zygote-gone") from None
     finally:
-        os.close(ours)
+        os.close(parent_end)
         os.close(payload)
     pid, _, fault = answer.decode().partition(" ")
     if not pid:
@@ -260,7 +263,7 @@ class ReceivedRequest:
     reply: int
     cwd: int
     fds: list[int]
-    nest: int | None = None  # the way to its own nest, if that is there already
+    child_forkserver: int | None = None  # the way to its own nest, if that is there already
 
 
 def unpack_request(handles: Sequence[int]) -> ReceivedRequest:

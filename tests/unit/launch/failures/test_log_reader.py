@@ -127,5 +127,5 @@ def test_rank_and_node_where_the_log_names_none() -> None:
 
 def test_what_is_read_is_told() -> None:
     sizes: list[int] = []
-    read_log(io.BytesIO(b"x\n" * CHUNK), seen=sizes.append)
+    read_log(io.BytesIO(b"x\n" * CHUNK), on_read=sizes.append)
     assert sum(sizes) == 2 * CHUNK and len(sizes) > 1

@@ -44,14 +44,14 @@ def test_most_are_met_in_the_excerpts() -> None:
 
 def test_the_weightiest_wins() -> None:
     text = "NCCL watchdog thread terminated with exception: CUDA error: uncorrectable ECC error"
-    found = match(text, loud=True, echo=False)
+    found = match(text, is_error=True, is_config_echo=False)
     assert found is not None and found.category == "gpu_hardware"
 
 
 def test_a_setting_is_no_event() -> None:
     text = "  on_ecc: uncorrectable ECC error encountered"
-    assert match(text, loud=False, echo=True) is None
-    assert match("    Reason: OOMKilled", loud=False, echo=True) is not None
+    assert match(text, is_error=False, is_config_echo=True) is None
+    assert match("    Reason: OOMKilled", is_error=False, is_config_echo=True) is not None
 
 
 def test_words_that_tell_nothing_have_no_hints() -> None:

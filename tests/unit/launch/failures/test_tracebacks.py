@@ -10,7 +10,7 @@ from headway.launch.failures.tracebacks import MAX_OPEN_LINES, Tracebacks, looks
 def exceptions(text: str) -> list[Fact]:
     blocks = Tracebacks()
     for number, raw in enumerate(text.encode().splitlines(), 1):
-        blocks.feed(parse(raw), number)
+        blocks.add_line(parse(raw), number)
     return blocks.flush()
 
 
@@ -119,9 +119,9 @@ def test_what_ends_no_process_is_a_warning() -> None:
 
 def test_a_block_without_an_end_is_given_up() -> None:
     blocks = Tracebacks()
-    blocks.feed(parse(b"[rank1]: Traceback (most recent call last):"), 1)
+    blocks.add_line(parse(b"[rank1]: Traceback (most recent call last):"), 1)
     for number in range(MAX_OPEN_LINES + 2):
-        blocks.feed(parse(b"[rank0]: something else"), number)
+        blocks.add_line(parse(b"[rank0]: something else"), number)
     assert not blocks.open
 
 

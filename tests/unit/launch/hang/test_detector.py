@@ -40,7 +40,7 @@ class Scene:
         self.members = [Rank(0), Rank(1)]
         self.learned = StepTimingStats()
         for _ in range(50):
-            self.learned.gap(0.01)
+            self.learned.add_gap(0.01)
         self.found: list[Hang] = []
         self.watch = HangDetector(str(folder), self.learned, self.found.append)
         self.time = 1_000_000_000
@@ -73,7 +73,7 @@ def test_silence_is_told_once_with_all_stacks(scene: Scene) -> None:
     (hang,) = scene.found
     assert hang.rank is None  # both stand at the same place
     assert "t.py:5 in stuck" in hang.evidence
-    assert hang.quiet_s < FLOOR_S + 5
+    assert hang.silent_s < FLOOR_S + 5
     assert [path.read_text() for path in scene.folder.iterdir()] == [STUCK, STUCK]
 
 
@@ -94,7 +94,7 @@ def test_a_job_that_steps_is_well(scene: Scene) -> None:
 @pytest.mark.parametrize("kind", ["checkpoint_save", "compile", "evaluation", "publish"])
 def test_the_first_of_a_long_thing_is_given_time(scene: Scene, kind: str) -> None:
     for rank in scene.members:
-        rank.open[1] = {"name": kind, "t": 0}
+        rank.open_spans[1] = {"name": kind, "t": 0}
     scene.pass_time(UNSEEN_S - 5, step=0.5)
     assert not scene.found
     scene.pass_time(30, step=0.5)
@@ -108,7 +108,7 @@ def test_waiting_for_data_is_given_time(scene: Scene, monkeypatch: pytest.Monkey
 
 
 def test_ranks_that_wait_for_a_save_of_another_are_well(scene: Scene) -> None:
-    scene.members[0].open[1] = {"name": "checkpoint_save", "t": 0}
+    scene.members[0].open_spans[1] = {"name": "checkpoint_save", "t": 0}
     scene.pass_time(UNSEEN_S - 5, step=0.5)
     assert not scene.found
     scene.pass_time(30, step=0.5)
@@ -130,7 +130,7 @@ def test_a_node_that_is_well_keeps_the_others_waiting(scene: Scene) -> None:
         asked.append(late)
         return late and others_late
 
-    scene.watch.all_late = all_late
+    scene.watch.vote_hang = all_late
     scene.pass_time(FLOOR_S + 30)
     assert not scene.found
     assert asked[-1]
@@ -205,7 +205,7 @@ def test_a_rank_that_died_is_another_matter(scene: Scene) -> None:
 
 
 def test_ranks_that_are_done_do_not_end_the_watch(scene: Scene) -> None:
-    scene.members[0].left, scene.members[0].died, scene.members[0].code = True, 5, 0
+    scene.members[0].exited_cleanly, scene.members[0].died, scene.members[0].code = True, 5, 0
     scene.pass_time(FLOOR_S + 30)
     assert [hang.rank for hang in scene.found] == [1]
 
