@@ -363,7 +363,7 @@ def test_a_team_store_needs_its_key(filled: Bench) -> None:
 
 def test_an_unsigned_archive_is_used_only_from_a_safe_folder(filled: Bench) -> None:
     own = ArchiveStore(str(filled.root / "own"))
-    own.adopt(filled.only(), filled.open().chunk)
+    own.import_archive(filled.only(), filled.open().read_chunk)
     flags = ("--compile-cache", str(filled.root / "own"), "--cache-key", "")
     ended = filled.light("ask", flags=flags)
     assert ended.load["level"] == "exact"
@@ -379,7 +379,7 @@ def test_an_archive_of_another_torch_is_a_miss_that_says_so(filled: Bench) -> No
     one, team = filled.only(), filled.open()
     facts = {**one.facts, "torch": "2.12.0"}
     other = ArchiveStore(str(filled.root / "other"), team.key)
-    other.adopt(replace(one, facts=facts), team.chunk)
+    other.import_archive(replace(one, facts=facts), team.read_chunk)
     ended = filled.light("ask", flags=("--compile-cache", str(filled.root / "other")))
     assert ended.code == 0
     assert ended.load["level"] == "miss"

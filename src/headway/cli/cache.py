@@ -87,7 +87,7 @@ def _list(store: ArchiveStore, args: argparse.Namespace) -> int:
 
 def _row(one: StoredArchive) -> dict[str, Any]:
     found = one.manifest
-    row: dict[str, Any] = {"id": one.id, "why": one.why}
+    row: dict[str, Any] = {"id": one.id, "why": one.reason}
     if found is None:
         return row
     return row | {
@@ -107,7 +107,7 @@ def _show(store: ArchiveStore, args: argparse.Namespace) -> int:
     found = one.manifest
     if found is None:
         raise UsageError(
-            f"the archive {args.rest[0]} cannot be used: {one.why}", code="archive-unusable"
+            f"the archive {args.rest[0]} cannot be used: {one.reason}", code="archive-unusable"
         )
     detail = _row(one) | {"facts": dict(found.facts), "maker": dict(found.maker)}
     detail |= {"content": {file.path: file.size for file in found.files}}
@@ -146,16 +146,16 @@ def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
             "pull needs an archive and a folder: headway cache pull STORE ID FOLDER",
             code="cache-pull-arguments",
         )
-    why = store.distrust()
+    why = store.untrusted_reason()
     if why:
         raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
     one = _find_archive(store, args.rest[:1])
     if one.manifest is None:
         raise UsageError(
-            f"the archive {args.rest[0]} cannot be used: {one.why}", code="archive-unusable"
+            f"the archive {args.rest[0]} cannot be used: {one.reason}", code="archive-unusable"
         )
     try:
-        made = CacheFolder(Path(args.rest[1]), own=False).restore(
+        made = CacheFolder(Path(args.rest[1]), owned=False).restore(
             one.manifest, store.fetch(one.manifest)
         )
     except chunks.DamagedData as error:
@@ -175,7 +175,7 @@ def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
             "push needs another store: headway cache push STORE OTHER [ID...]",
             code="cache-push-arguments",
         )
-    why = store.distrust()
+    why = store.untrusted_reason()
     if why:
         raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
     other = _open(args.rest[0], args.target_key or args.cache_key)
@@ -184,7 +184,7 @@ def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
             "the key of the other store can only verify; push needs one that signs",
             code="archive-key-verify-only",
         )
-    why = other.distrust()
+    why = other.untrusted_reason()
     if why:
         raise UsageError(
             f"nobody could use archives that are pushed there without a key: {why}",
@@ -193,10 +193,10 @@ def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
     chosen = [_find_archive(store, [name]) for name in args.rest[1:]] or list(list_archives(store))
     for one in chosen:
         if one.manifest is None:
-            print(f"{one.id:<22} left out: {one.why}")
+            print(f"{one.id:<22} left out: {one.reason}")
             continue
         try:
-            other.adopt(one.manifest, store.chunk)
+            other.import_archive(one.manifest, store.read_chunk)
         except chunks.DamagedData as error:
             print(f"{one.id:<22} left out: {error}")
             continue
@@ -213,14 +213,14 @@ def _gc(store: ArchiveStore, args: argparse.Namespace) -> int:
         else _parse_quantity(args.max_size, UNITS, "--max-size", "50G")
     )
     age = None if args.max_age is None else _parse_quantity(args.max_age, TIMES, "--max-age", "30d")
-    done = collect_garbage(store, max_size=size, max_age_s=age, dry=args.dry_run)
+    done = collect_garbage(store, max_size=size, max_age_s=age, dry_run=args.dry_run)
     would = "would be " if args.dry_run else ""
     print(
         f"{done.archives} archives and {done.chunks} chunks {would}cleared away, "
         f"{done.bytes / 1e6:.1f} MB"
     )
-    if done.unread:
-        print(f"{done.unread} archives cannot be read; all chunks stay, as they may need them")
+    if done.unreadable:
+        print(f"{done.unreadable} archives cannot be read; all chunks stay, as they may need them")
     return 0
 
 

@@ -415,7 +415,7 @@ def _compile_store(settings: Settings) -> ArchiveStore | None:
     if off:
         log_warning(f"compile cache: not used, {off} is set", code="compile-cache-disabled")
         return None
-    why = store.distrust()
+    why = store.untrusted_reason()
     if why and "://" in settings.compile_cache:
         raise UsageError(
             f"archives are run as code, and {why}; give the team's key with --cache-key FILE",

@@ -35,26 +35,27 @@ class DamagedData(HeadwayError):
 
 def split_chunks(files: Iterable[bytes]) -> Iterator[bytes]:
     """The chunks of files that are laid end to end."""
-    kept: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     for content in files:
         if len(content) > TARGET_BYTES:
-            if kept:
-                yield b"".join(kept)
+            if pending:
+                yield b"".join(pending)
             yield from (
-                content[at : at + PIECE_BYTES] for at in range(0, len(content), PIECE_BYTES)
+                content[start : start + PIECE_BYTES]
+                for start in range(0, len(content), PIECE_BYTES)
             )
-            kept, size = [], 0
+            pending, size = [], 0
             continue
-        kept.append(content)
+        pending.append(content)
         size += len(content)
         if size and (
             size >= TARGET_BYTES or hashlib.sha256(content).digest()[0] % BOUNDARY_ONE_IN == 0
         ):
-            yield b"".join(kept)
-            kept, size = [], 0
+            yield b"".join(pending)
+            pending, size = [], 0
     if size:
-        yield b"".join(kept)
+        yield b"".join(pending)
 
 
 def chunk_name(content: bytes) -> str:
@@ -140,7 +141,7 @@ MAX_THREADS = 8
 def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
     """What the call makes of each item, in order; no more of them are taken than are at work."""
     todo: queue.SimpleQueue[tuple[Future[Out], In] | None] = queue.SimpleQueue()
-    given: deque[Future[Out]] = deque()
+    pending: deque[Future[Out]] = deque()
     threads = 0
 
     def work() -> None:
@@ -153,15 +154,15 @@ def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out
 
     try:
         for item in items:
-            if len(given) >= MAX_THREADS:
-                yield given.popleft().result()
-            given.append(Future())
-            todo.put((given[-1], item))
+            if len(pending) >= MAX_THREADS:
+                yield pending.popleft().result()
+            pending.append(Future())
+            todo.put((pending[-1], item))
             if threads < MAX_THREADS:
                 threads += 1
                 threading.Thread(target=work, name="headway-crew", daemon=True).start()
-        while given:
-            yield given.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         for _ in range(threads):
             todo.put(None)

@@ -30,7 +30,7 @@ class ObjectPlace(Protocol):
 
     url: str
 
-    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+    def read(self, name: str, max_bytes: int, *, owned_only: bool = False) -> bytes:
         """The content of an object; ObjectMissing if there is none, DamagedData if it is larger.
 
         `own`: Untrusted unless nobody but this user could have written it.
@@ -42,10 +42,10 @@ class ObjectPlace(Protocol):
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
 
-    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+    def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
 
-    def distrust(self) -> Reason:
+    def untrusted_reason(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
 
 
@@ -67,24 +67,24 @@ class FolderObjectPlace:
                 f"{root} is a file; archives need a folder or a URL", code="store-is-a-file"
             )
 
-    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+    def read(self, name: str, max_bytes: int, *, owned_only: bool = False) -> bytes:
         """The content of an object; looked at while it is open, so that it cannot be changed."""
         path = self.root / name
         try:
             with open(path, "rb", opener=_open_nonblocking) as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise ObjectMissing(name)
-                why = stat_untrusted_reason(found, path) if own else FINE
-                if why:
-                    raise Untrusted(why, code=why.code)
-                return _limited(file.read(min(found.st_size, most) + 1), most)
+                reason = stat_untrusted_reason(status, path) if owned_only else FINE
+                if reason:
+                    raise Untrusted(reason, code=reason.code)
+                return _limited(file.read(min(status.st_size, max_bytes) + 1), max_bytes)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise ObjectMissing(name) from None
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace an object, at once."""
-        mode = self._make(name)
+        mode = self._make_folders(name)
         draft = self.root / DRAFTS / secrets.token_hex(16)
         try:
             with open(draft, "xb", opener=_open_private) as file:
@@ -98,13 +98,13 @@ class FolderObjectPlace:
                 draft.unlink()
             raise
 
-    def _make(self, name: str) -> int:
+    def _make_folders(self, name: str) -> int:
         """The folders for an object, as open as the store's own is; the bits of that."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
         mode = stat.S_IMODE(self.root.stat().st_mode)
-        for below in (DRAFTS, os.path.dirname(name)):
+        for prefix in (DRAFTS, os.path.dirname(name)):
             folder = self.root
-            for part in below.split("/"):
+            for part in prefix.split("/"):
                 folder = folder / part
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir()
@@ -115,23 +115,23 @@ class FolderObjectPlace:
         """Take it away; nothing happens if it is gone."""
         (self.root / name).unlink(missing_ok=True)
 
-    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+    def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
-        for folder, _, names in os.walk(self.root / below, onerror=_ignore_missing):
+        for folder, _, names in os.walk(self.root / prefix, onerror=_ignore_missing):
             for name in names:
                 path = os.path.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.lstat(path)
-                    if stat.S_ISREG(found.st_mode):
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):
                         relative = os.path.relpath(path, self.root).replace(os.sep, "/")
-                        yield relative, found.st_size, found.st_mtime
+                        yield relative, status.st_size, status.st_mtime
 
-    def distrust(self) -> Reason:
+    def untrusted_reason(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
-        for below in ("chunks", "archives"):
-            why = path_untrusted_reason(self.root / below)
-            if why:
-                return why
+        for name in ("chunks", "archives"):
+            reason = path_untrusted_reason(self.root / name)
+            if reason:
+                return reason
         return FINE
 
 
@@ -142,13 +142,13 @@ class RemoteObjectPlace:
         self.url = url
         self._objects = remote.RemoteObjects(url)
 
-    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+    def read(self, name: str, max_bytes: int, *, owned_only: bool = False) -> bytes:
         """The content of an object; ObjectMissing if there is none, DamagedData if it is larger."""
-        if own:
-            why = self.distrust()
-            raise Untrusted(why, code=why.code)
+        if owned_only:
+            reason = self.untrusted_reason()
+            raise Untrusted(reason, code=reason.code)
         try:
-            return _limited(self._objects.get(name, most + 1), most)
+            return _limited(self._objects.get(name, max_bytes + 1), max_bytes)
         except FileNotFoundError:
             raise ObjectMissing(name) from None
 
@@ -160,18 +160,18 @@ class RemoteObjectPlace:
         """Take it away; nothing happens if it is gone."""
         self._objects.delete(name)
 
-    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+    def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
-        return self._objects.listed(below)
+        return self._objects.listed(prefix)
 
-    def distrust(self) -> Reason:
+    def untrusted_reason(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
         text = f"{self.url} is not a folder of your own, and there is no key"
         return Reason(text, code="store-not-trusted")
 
 
-def _limited(content: bytes, most: int) -> bytes:
-    if len(content) > most:
+def _limited(content: bytes, max_bytes: int) -> bytes:
+    if len(content) > max_bytes:
         raise DamagedData("it is larger than it can be", code="archive-too-large")
     return content
 

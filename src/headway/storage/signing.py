@@ -131,17 +131,17 @@ def seal(body: bytes, key: SigningKey | None) -> bytes:
     return MAGIC + b" 1 " + scheme.encode() + b" " + signature.hex().encode() + b"\n" + body
 
 
-def unseal(stored: bytes, key: SigningKey | None) -> bytes:
+def unseal(data: bytes, key: SigningKey | None) -> bytes:
     """The body, if its signature is the team's; without a key, as it is."""
-    line, newline, body = stored.partition(b"\n")
-    words = line.split(b" ")
-    if not newline or len(words) != 4 or words[0] != MAGIC:
+    line, newline, body = data.partition(b"\n")
+    fields = line.split(b" ")
+    if not newline or len(fields) != 4 or fields[0] != MAGIC:
         raise Untrusted("it is no archive of Headway, or it was cut", code="not-an-archive")
-    if words[1] != b"1":
+    if fields[1] != b"1":
         raise Untrusted("it was made by another version of Headway", code="archive-other-version")
     if key is None:
         return body
-    scheme, signature = words[2].decode("ascii", "replace"), words[3]
+    scheme, signature = fields[2].decode("ascii", "replace"), fields[3]
     if scheme == "none":
         raise Untrusted("it is not signed", code="archive-not-signed")
     if scheme != key.scheme:
@@ -149,10 +149,10 @@ def unseal(stored: bytes, key: SigningKey | None) -> bytes:
             f"it is signed with {scheme}, and the key is {key.scheme}", code="key-other-scheme"
         )
     try:
-        good = key.verify(body, bytes.fromhex(signature.decode("ascii", "replace")))
+        is_valid = key.verify(body, bytes.fromhex(signature.decode("ascii", "replace")))
     except ValueError:
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise Untrusted("it was changed, or signed with another key", code="signature-mismatch")
     return body
 
@@ -160,38 +160,38 @@ def unseal(stored: bytes, key: SigningKey | None) -> bytes:
 def path_untrusted_reason(path: Path) -> Reason:
     """Empty if nobody but this user (and root) can change what lies there, else why not."""
     path = path.absolute()
-    for place in (path, *path.parents):
+    for current in (path, *path.parents):
         try:
-            found = place.lstat()
+            status = current.lstat()
         except FileNotFoundError:
             continue
         except OSError as error:
-            text = f"{place} cannot be looked at: {error.strerror}"
+            text = f"{current} cannot be looked at: {error.strerror}"
             return Reason(text, code="path-not-readable")
-        if stat.S_ISLNK(found.st_mode):
-            if found.st_uid not in (os.geteuid(), 0):
-                return _belongs_to_another(place)
-            target = place.resolve() / path.relative_to(place)
-            return path_untrusted_reason(target) or path_untrusted_reason(place.parent)
-        why = stat_untrusted_reason(found, place)
-        if why:
-            return why
+        if stat.S_ISLNK(status.st_mode):
+            if status.st_uid not in (os.geteuid(), 0):
+                return _belongs_to_another(current)
+            target = current.resolve() / path.relative_to(current)
+            return path_untrusted_reason(target) or path_untrusted_reason(current.parent)
+        reason = stat_untrusted_reason(status, current)
+        if reason:
+            return reason
     return FINE
 
 
-def stat_untrusted_reason(found: os.stat_result, place: Path) -> Reason:
+def stat_untrusted_reason(status: os.stat_result, path: Path) -> Reason:
     """Why others could change it; empty if they cannot."""
-    if found.st_uid not in (os.geteuid(), 0):
-        return _belongs_to_another(place)
-    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if shared and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
-        text = f"{place} can be written by others; type: chmod go-w {place}"
+    if status.st_uid not in (os.geteuid(), 0):
+        return _belongs_to_another(path)
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if shared and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+        text = f"{path} can be written by others; type: chmod go-w {path}"
         return Reason(text, code="writable-by-others")
     return FINE
 
 
-def _belongs_to_another(place: Path) -> Reason:
-    return Reason(f"{place} belongs to another user", code="owned-by-another")
+def _belongs_to_another(path: Path) -> Reason:
+    return Reason(f"{path} belongs to another user", code="owned-by-another")
 
 
 def _cryptography() -> tuple[Any, Any]:

@@ -88,9 +88,9 @@ def test_urls_name_their_places(tmp_path: Path) -> None:
 def test_what_is_unsigned_is_not_read_through_a_url() -> None:
     remote = open_object_place("memory://unsigned")
     remote.write("a/b", b"x")
-    assert remote.distrust().code == "store-not-trusted"
+    assert remote.untrusted_reason().code == "store-not-trusted"
     with pytest.raises(Untrusted, check=has_code("store-not-trusted")):
-        remote.read("a/b", 10, own=True)
+        remote.read("a/b", 10, owned_only=True)
 
 
 # -- folders ------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def test_a_store_that_we_make_is_one_that_we_trust(tmp_path: Path, umask: int) -
         store.write("chunks/ab/abc", b"x")
     finally:
         os.umask(before)
-    assert store.distrust() == ""
-    assert store.read("archives/key/job/id", 10, own=True) == b"x"
+    assert store.untrusted_reason() == ""
+    assert store.read("archives/key/job/id", 10, owned_only=True) == b"x"
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o775, 0o2770])
@@ -128,7 +128,7 @@ def test_an_object_that_others_can_change_is_not_ours(tmp_path: Path, mode: int)
     os.chmod(tmp_path / "store/archives/key/job/id", mode)
     assert store.read("archives/key/job/id", 10) == b"x"
     with pytest.raises(Untrusted, check=has_code("writable-by-others")):
-        store.read("archives/key/job/id", 10, own=True)
+        store.read("archives/key/job/id", 10, owned_only=True)
 
 
 @needs_root
@@ -138,7 +138,7 @@ def test_an_object_of_another_user_is_not_ours(tmp_path: Path) -> None:
     store.write("chunks/ab/abc", b"x")
     os.chown(tmp_path / "store/chunks/ab/abc", 12345, 12345)
     with pytest.raises(Untrusted, check=has_code("owned-by-another")):
-        store.read("chunks/ab/abc", 10, own=True)
+        store.read("chunks/ab/abc", 10, owned_only=True)
 
 
 @pytest.mark.timeout(20)
@@ -179,5 +179,5 @@ def test_a_folder_that_others_can_write_is_told(tmp_path: Path) -> None:
     store = FolderObjectPlace(tmp_path / "store")
     store.write("chunks/ab/abc", b"x")
     (tmp_path / "store/chunks").chmod(0o777)
-    assert store.distrust().code == "writable-by-others"
-    assert str(tmp_path / "store/chunks") in store.distrust()
+    assert store.untrusted_reason().code == "writable-by-others"
+    assert str(tmp_path / "store/chunks") in store.untrusted_reason()

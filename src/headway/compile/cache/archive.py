@@ -31,7 +31,7 @@ from headway.storage import chunks, signing
 from headway.storage.object_places import ObjectMissing, ObjectPlace, open_object_place
 
 MAX_UNUSED_DAYS = 30  # a file that no run has used for so long is left out of the next archive
-LARGEST = 4 << 30  # bytes of an archive; the files that were used last are kept
+MAX_ARCHIVE_BYTES = 4 << 30  # bytes of an archive; the files that were used last are kept
 REFRESH_DAYS = 7  # an archive that is used and not changed is made anew after this time
 MAX_NEAR_ARCHIVES = 3  # archives of other jobs that are tried
 LOOKUP_ATTEMPTS = 3  # at a list in which all that was found has been superseded meanwhile
@@ -43,16 +43,16 @@ class CacheLookup:
     """What is there for it."""
 
     level: str  # exact, job (its code has changed), near (another job's), or miss
-    why: Reason = FINE
+    reason: Reason = FINE
     manifests: tuple[Manifest, ...] = ()
-    refused: tuple[Reason, ...] = ()  # one sentence for each archive that may not be used
-    broken: tuple[Manifest, ...] = ()  # signed, but their bytes are not there or were changed
+    refusals: tuple[Reason, ...] = ()  # one sentence for each archive that may not be used
+    damaged: tuple[Manifest, ...] = ()  # signed, but their bytes are not there or were changed
 
     @property
     def cold_s(self) -> float:
         """Seconds of compiling when nothing was there."""
         own = () if self.level == "near" else self.manifests
-        return max((one.cold_s for one in own), default=0.0)
+        return max((archive.cold_s for archive in own), default=0.0)
 
 
 class ArchiveStore:
@@ -62,85 +62,89 @@ class ArchiveStore:
         self.place: ObjectPlace = open_object_place(url)
         self.key = key
 
-    def distrust(self) -> Reason:
+    def untrusted_reason(self) -> Reason:
         """Why nothing from here may be used; empty if it may."""
-        return self.place.distrust() if self.key is None else FINE
+        return self.place.untrusted_reason() if self.key is None else FINE
 
     # Finding
 
-    def find(self, wanted: CacheKey) -> CacheLookup:
+    def find(self, request: CacheKey) -> CacheLookup:
         """The archives for a job: its own, else those of jobs that run on the same things."""
         for _ in range(LOOKUP_ATTEMPTS):
-            refused: list[Reason] = []
-            found, gone = self._look(wanted, refused)
-            if found is not None:
-                return replace(found, refused=tuple(refused))
-            if not gone:
+            refusals: list[Reason] = []
+            lookup, vanished = self._look_up(request, refusals)
+            if lookup is not None:
+                return replace(lookup, refusals=tuple(refusals))
+            if not vanished:
                 break
-        why = refused[-1] if refused else self._why_none(wanted)
-        return CacheLookup(level="miss", why=why, refused=tuple(refused))
+        reason = refusals[-1] if refusals else self._miss_reason(request)
+        return CacheLookup(level="miss", reason=reason, refusals=tuple(refusals))
 
-    def _look(self, wanted: CacheKey, refused: list[Reason]) -> tuple[CacheLookup | None, bool]:
+    def _look_up(
+        self, request: CacheKey, refusals: list[Reason]
+    ) -> tuple[CacheLookup | None, bool]:
         """What is there, and whether something went away while we looked."""
-        root = f"archives/{wanted.key}/"
+        root = f"archives/{request.key}/"
         names = [name for name, _, _ in self.place.entries(root)]
-        own = [name for name in names if name.startswith(f"{root}{wanted.job}/")]
-        mine, gone = self._usable(own, refused)
-        if mine:
-            exact = wanted.code != "" and any(one.code == wanted.code for one in mine)
-            changed = Reason("the code has changed since it was made", code="code-changed")
-            if not wanted.code:
+        own_names = [name for name in names if name.startswith(f"{root}{request.job}/")]
+        own, vanished = self._usable_manifests(own_names, refusals)
+        if own:
+            exact = request.code != "" and any(archive.code == request.code for archive in own)
+            code_reason = Reason("the code has changed since it was made", code="code-changed")
+            if not request.code:
                 text = "nobody can tell whether the code has changed since it was made"
-                changed = Reason(text, code="code-unknown")
-            why = _with_torch_moved(FINE if exact else changed, wanted, mine)
-            return CacheLookup(level="exact" if exact else "job", why=why, manifests=mine), gone
-        others = sorted(set(names) - set(own), key=lambda name: name.rpartition("/")[2])[
+                code_reason = Reason(text, code="code-unknown")
+            reason = _with_torch_moved(FINE if exact else code_reason, request, own)
+            level = "exact" if exact else "job"
+            return CacheLookup(level=level, reason=reason, manifests=own), vanished
+        other_names = sorted(set(names) - set(own_names), key=lambda name: name.rpartition("/")[2])[
             -MAX_NEAR_ARCHIVES:
         ]
-        near, went = self._usable(others, refused)
-        if near:
-            text = f"{wanted.job} has none yet; this one is of {near[0].job}"
-            why = _with_torch_moved(Reason(text, code="archive-of-another-job"), wanted, near[:1])
-            return CacheLookup(level="near", why=why, manifests=near[:1]), gone
-        return None, gone or went
+        nearest, others_vanished = self._usable_manifests(other_names, refusals)
+        if nearest:
+            text = f"{request.job} has none yet; this one is of {nearest[0].job}"
+            reason = Reason(text, code="archive-of-another-job")
+            reason = _with_torch_moved(reason, request, nearest[:1])
+            return CacheLookup(level="near", reason=reason, manifests=nearest[:1]), vanished
+        return None, vanished or others_vanished
 
-    def manifest(self, name: str) -> Manifest:
+    def read_manifest(self, name: str) -> Manifest:
         """Read and verify one; Untrusted or DamagedData say why it is not to be used."""
-        stored = self.place.read(name, manifest.MAX_MANIFEST_BYTES, own=self.key is None)
-        one = manifest.decode_manifest(signing.unseal(stored, self.key))
-        if name != _manifest_name(one):
+        data = self.place.read(name, manifest.MAX_MANIFEST_BYTES, owned_only=self.key is None)
+        archive = manifest.decode_manifest(signing.unseal(data, self.key))
+        if name != _manifest_name(archive):
             raise signing.Untrusted(
                 "it lies where another one belongs", code="archive-in-wrong-place"
             )
-        return one
+        return archive
 
-    def _usable(
-        self, names: Iterable[str], refused: list[Reason]
+    def _usable_manifests(
+        self, names: Iterable[str], refusals: list[Reason]
     ) -> tuple[tuple[Manifest, ...], bool]:
         """Those that may be used, the newest first, and whether one of them has gone."""
-        found, gone = [], False
+        archives, vanished = [], False
         for name in names:
             try:
-                found.append(self.manifest(name))
+                archives.append(self.read_manifest(name))
             except ObjectMissing:
-                gone = True
+                vanished = True
             except (chunks.DamagedData, signing.Untrusted) as error:
-                refused.append(_refusal(name, error))
-        old = {gone for one in found for gone in one.supersedes}
-        live = [one for one in found if one.id not in old]
-        return tuple(sorted(live, key=lambda one: -one.made)), gone
+                refusals.append(_refusal(name, error))
+        superseded = {old_id for archive in archives for old_id in archive.supersedes}
+        current = [archive for archive in archives if archive.id not in superseded]
+        return tuple(sorted(current, key=lambda archive: -archive.made)), vanished
 
-    def _why_none(self, wanted: CacheKey) -> Reason:
-        known = list(self._machines())
+    def _miss_reason(self, request: CacheKey) -> Reason:
+        known = list(self._known_machines())
         if not known:
             return Reason("the store is empty", code="store-empty")
-        there = min(known, key=lambda facts: len(keys.differing_facts(wanted.facts, facts)))
-        told = keys.describe_difference(wanted.facts, there)
-        if told:
-            return Reason(told, code="machine-differs")
+        closest = min(known, key=lambda facts: len(keys.differing_facts(request.facts, facts)))
+        difference = keys.describe_difference(request.facts, closest)
+        if difference:
+            return Reason(difference, code="machine-differs")
         return Reason("its archives are gone", code="archives-gone")
 
-    def _machines(self) -> Iterator[dict[str, Any]]:
+    def _known_machines(self) -> Iterator[dict[str, Any]]:
         for name, _, _ in self.place.entries("machines"):
             try:
                 facts = json.loads(self.place.read(name, MAX_FACTS_BYTES))
@@ -151,173 +155,188 @@ class ArchiveStore:
 
     # Fetching
 
-    def fetch(self, one: Manifest) -> Iterator[bytes]:
+    def fetch(self, archive: Manifest) -> Iterator[bytes]:
         """Its bytes in order, each chunk verified before it is handed on."""
-        return chunks.parallel_map(self.chunk, one.chunks)
+        return chunks.parallel_map(self.read_chunk, archive.chunks)
 
-    def chunk(self, chunk: Chunk) -> bytes:
+    def read_chunk(self, chunk: Chunk) -> bytes:
         """The bytes of a chunk, if they are what its name says."""
-        called = f"its chunk {chunk.name[:12]}"
+        label = f"its chunk {chunk.name[:12]}"
         try:
-            packed = self.place.read(_chunk_path(chunk.name), chunk.size + 1, own=self.key is None)
+            packed = self.place.read(
+                _chunk_path(chunk.name), chunk.size + 1, owned_only=self.key is None
+            )
             content = chunks.unpack_chunk(packed, chunk.size)
         except ObjectMissing:
-            raise chunks.DamagedData(f"{called} is missing", code="chunk-missing") from None
+            raise chunks.DamagedData(f"{label} is missing", code="chunk-missing") from None
         except (chunks.DamagedData, signing.Untrusted) as error:
-            raise chunks.DamagedData(f"{called} cannot be used: {error}", code=error.code) from None
+            raise chunks.DamagedData(f"{label} cannot be used: {error}", code=error.code) from None
         if chunks.chunk_name(content) != chunk.name:
-            raise chunks.DamagedData(f"{called} was changed", code="chunk-changed")
+            raise chunks.DamagedData(f"{label} was changed", code="chunk-changed")
         return content
 
-    def restore(self, found: CacheLookup, tree: CacheFolder) -> tuple[CacheLookup, int]:
+    def restore(self, lookup: CacheLookup, folder: CacheFolder) -> tuple[CacheLookup, int]:
         """Fill the folder. What could be used of it, and the number of files."""
-        made, refused = 0, list(found.refused)
-        good: list[Manifest] = []
-        broken: list[Manifest] = []
-        for one in found.manifests:
+        count, refusals = 0, list(lookup.refusals)
+        restored: list[Manifest] = []
+        damaged: list[Manifest] = []
+        for archive in lookup.manifests:
             try:
-                made += tree.restore(
-                    one, self.fetch(one), _is_shareable if found.level == "near" else _every_file
+                count += folder.restore(
+                    archive,
+                    self.fetch(archive),
+                    _is_shareable if lookup.level == "near" else _every_file,
                 )
-                good.append(one)
+                restored.append(archive)
             except chunks.DamagedData as error:
-                broken.append(one)
-                refused.append(_refusal(f"{one.id} of {one.job}", error))
-        if broken and not good:
-            found = CacheLookup(level="miss", why=refused[-1])
-        found = replace(found, manifests=tuple(good), broken=tuple(broken))
-        return replace(found, refused=tuple(refused)), made
+                damaged.append(archive)
+                refusals.append(_refusal(f"{archive.id} of {archive.job}", error))
+        if damaged and not restored:
+            lookup = CacheLookup(level="miss", reason=refusals[-1])
+        lookup = replace(lookup, manifests=tuple(restored), damaged=tuple(damaged))
+        return replace(lookup, refusals=tuple(refusals)), count
 
     # Publishing
 
     def publish(
         self,
-        tree: CacheFolder,
-        wanted: CacheKey,
+        folder: CacheFolder,
+        request: CacheKey,
         base: CacheLookup,
         cold_s: float,
         now: float | None = None,
     ) -> Manifest | None:
         """Save what the folder holds; None if that is what the store has already."""
-        made = time.time() if now is None else now
-        today = int(made // DAY)
-        names = [name for name in tree.files() if base.level != "near" or tree.used(name)]
-        if _is_unchanged(tree, names, base, made):
+        created_at = time.time() if now is None else now
+        today = int(created_at // DAY)
+        names = [name for name in folder.files() if base.level != "near" or folder.used(name)]
+        if _is_unchanged(folder, names, base, created_at):
             return None
-        picked = _select_files(tree, names, today)
+        selected = _select_files(folder, names, today)
         files: list[File] = []
-        parts = self._put_chunks(_read_files(tree, picked, today, files), self._known(base, wanted))
+        chunk_list = self._put_chunks(
+            _read_files(folder, selected, today, files), self._stored_chunks(base, request)
+        )
         if not files:
             return None
-        lost = {*names} - {*picked}  # by their age, or as there is no room
-        one = Manifest(
-            id=f"{int(made * 1000):x}-{secrets.token_hex(4)}",
-            made=made,
-            job=wanted.job,
-            code=wanted.code,
-            facts=wanted.facts,
+        dropped = {*names} - {*selected}  # by their age, or as there is no room
+        archive = Manifest(
+            id=f"{int(created_at * 1000):x}-{secrets.token_hex(4)}",
+            made=created_at,
+            job=request.job,
+            code=request.code,
+            facts=request.facts,
             cold_s=max(cold_s, base.cold_s),
             files=tuple(files),
-            chunks=tuple(parts),
-            supersedes=_superseded_ids(base, wanted, lost | {file.path for file in files}),
+            chunks=tuple(chunk_list),
+            supersedes=_superseded_ids(base, request, dropped | {file.path for file in files}),
             maker={"headway": __version__, "host": os.uname().nodename},
         )
-        self._put_manifest(one)
-        return one
+        self._write_manifest(archive)
+        return archive
 
-    def _known(self, base: CacheLookup, wanted: CacheKey) -> set[str]:
+    def _stored_chunks(self, base: CacheLookup, request: CacheKey) -> set[str]:
         """The chunks that are there: of archives that nobody has cleared away meanwhile."""
-        there = {name for name, _, _ in self.place.entries(f"archives/{wanted.key}/")}
+        present = {name for name, _, _ in self.place.entries(f"archives/{request.key}/")}
         return {
-            c.name for one in base.manifests if _manifest_name(one) in there for c in one.chunks
+            chunk.name
+            for archive in base.manifests
+            if _manifest_name(archive) in present
+            for chunk in archive.chunks
         }
 
-    def _put_chunks(self, contents: Iterable[bytes], known: set[str]) -> list[Chunk]:
-        parts: list[Chunk] = []
+    def _put_chunks(self, contents: Iterable[bytes], stored: set[str]) -> list[Chunk]:
+        chunk_list: list[Chunk] = []
 
-        def new() -> Iterator[tuple[str, bytes]]:
+        def new_chunks() -> Iterator[tuple[str, bytes]]:
             for content in chunks.split_chunks(contents):
                 chunk = Chunk(chunks.chunk_name(content), len(content))
-                parts.append(chunk)
-                if chunk.name not in known:
-                    known.add(chunk.name)
+                chunk_list.append(chunk)
+                if chunk.name not in stored:
+                    stored.add(chunk.name)
                     yield chunk.name, content
 
-        for _ in chunks.parallel_map(self._put, new()):
+        for _ in chunks.parallel_map(self._write_chunk, new_chunks()):
             pass
-        return parts
+        return chunk_list
 
-    def adopt(self, one: Manifest, read: Callable[[Chunk], bytes]) -> None:
+    def import_archive(self, archive: Manifest, read: Callable[[Chunk], bytes]) -> None:
         """Take an archive over from another store, under this store's key."""
-        for chunk in one.chunks:
-            self._put((chunk.name, read(chunk)))
-        self._put_manifest(replace(one, supersedes=()))
+        for chunk in archive.chunks:
+            self._write_chunk((chunk.name, read(chunk)))
+        self._write_manifest(replace(archive, supersedes=()))
 
-    def _put(self, chunk: tuple[str, bytes]) -> None:
+    def _write_chunk(self, chunk: tuple[str, bytes]) -> None:
         name, content = chunk
         self.place.write(_chunk_path(name), chunks.pack_chunk(content))
 
-    def _put_manifest(self, one: Manifest) -> None:
-        facts = json.dumps(dict(one.facts), sort_keys=True, indent=1) + "\n"
-        self.place.write(f"machines/{host_facts.compile_key(one.facts)}.json", facts.encode())
-        self.place.write(_manifest_name(one), signing.seal(manifest.encode_manifest(one), self.key))
-        for old in one.supersedes:
-            self.place.delete(_manifest_name(replace(one, id=old)))
+    def _write_manifest(self, archive: Manifest) -> None:
+        facts = json.dumps(dict(archive.facts), sort_keys=True, indent=1) + "\n"
+        self.place.write(f"machines/{host_facts.compile_key(archive.facts)}.json", facts.encode())
+        self.place.write(
+            _manifest_name(archive), signing.seal(manifest.encode_manifest(archive), self.key)
+        )
+        for old_id in archive.supersedes:
+            self.place.delete(_manifest_name(replace(archive, id=old_id)))
 
 
 def _refusal(name: str, error: chunks.DamagedData | signing.Untrusted) -> Reason:
     return Reason(f"the archive {name} is not used: {error}", code=error.code)
 
 
-def _with_torch_moved(why: Reason, wanted: CacheKey, found: Sequence[Manifest]) -> Reason:
+def _with_torch_moved(reason: Reason, request: CacheKey, archives: Sequence[Manifest]) -> Reason:
     """The same, and what cannot be used of it."""
-    here = wanted.facts.get(host_facts.PLACE)
-    if any(one.facts.get(host_facts.PLACE) == here for one in found):
-        return why
+    here = request.facts.get(host_facts.PLACE)
+    if any(archive.facts.get(host_facts.PLACE) == here for archive in archives):
+        return reason
     moved = Reason("torch lies elsewhere now, and builds its C++ code anew", code="torch-moved")
-    return Reason(f"{why}; {moved}", code=why.code) if why else moved
+    return Reason(f"{reason}; {moved}", code=reason.code) if reason else moved
 
 
-def _is_unchanged(tree: CacheFolder, names: Sequence[str], base: CacheLookup, now: float) -> bool:
+def _is_unchanged(folder: CacheFolder, names: Sequence[str], base: CacheLookup, now: float) -> bool:
     """Whether all of it is in the archive that it was restored from, and that is young enough."""
     if base.level != "exact" or len(base.manifests) != 1:
         return False
-    fresh = now - base.manifests[0].made < REFRESH_DAYS * DAY
+    is_fresh = now - base.manifests[0].made < REFRESH_DAYS * DAY
     listed = {file.path for file in base.manifests[0].files}
-    return fresh and all(name in listed and not tree.changed(name) for name in names)
+    return is_fresh and all(name in listed and not folder.changed(name) for name in names)
 
 
-def _select_files(tree: CacheFolder, names: Sequence[str], today: int) -> list[str]:
+def _select_files(folder: CacheFolder, names: Sequence[str], today: int) -> list[str]:
     """The files that are kept: used not long ago, and as many as there is room for."""
-    found = [file for name in names if (file := tree.describe(name, today)) is not None]
-    room, kept = LARGEST, set()
-    for file in sorted(found, key=lambda file: (-file.used, file.path)):
+    files = [file for name in names if (file := folder.describe(name, today)) is not None]
+    room, selected = MAX_ARCHIVE_BYTES, set()
+    for file in sorted(files, key=lambda file: (-file.used, file.path)):
         if today - file.used <= MAX_UNUSED_DAYS and file.size <= room:
             room -= file.size
-            kept.add(file.path)
-    return [name for name in names if name in kept]
+            selected.add(file.path)
+    return [name for name in names if name in selected]
 
 
 def _read_files(
-    tree: CacheFolder, names: Sequence[str], today: int, files: list[File]
+    folder: CacheFolder, names: Sequence[str], today: int, files: list[File]
 ) -> Iterator[bytes]:
     """The content of each file; those that could be read are put into `files`."""
     for name in names:
-        taken = tree.take(name, today)
-        if taken is not None:
-            files.append(taken[0])
-            yield taken[1]
+        result = folder.read(name, today)
+        if result is not None:
+            files.append(result[0])
+            yield result[1]
 
 
-def _superseded_ids(base: CacheLookup, wanted: CacheKey, accounted: set[str]) -> tuple[str, ...]:
+def _superseded_ids(base: CacheLookup, request: CacheKey, included: set[str]) -> tuple[str, ...]:
     """The archives of this job of which nothing is lost without them."""
-    whole = (o for o in base.manifests if all(file.path in accounted for file in o.files))
-    return tuple(old.id for old in (*whole, *base.broken) if old.job == wanted.job)
+    replaced = (
+        archive
+        for archive in base.manifests
+        if all(file.path in included for file in archive.files)
+    )
+    return tuple(archive.id for archive in (*replaced, *base.damaged) if archive.job == request.job)
 
 
-def _manifest_name(one: Manifest) -> str:
+def _manifest_name(archive: Manifest) -> str:
     """Where an archive belongs."""
-    return f"archives/{host_facts.compile_key(one.facts)}/{one.job}/{one.id}"
+    return f"archives/{host_facts.compile_key(archive.facts)}/{archive.job}/{archive.id}"
 
 
 def _every_file(path: str) -> bool:

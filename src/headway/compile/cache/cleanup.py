@@ -23,7 +23,7 @@ class StoredArchive:
     name: str
     size: int  # bytes of the manifest
     manifest: Manifest | None
-    why: Reason = FINE  # it cannot be used
+    reason: Reason = FINE  # it cannot be used
 
     @property
     def id(self) -> str:
@@ -39,15 +39,15 @@ class CleanupResult:
     archives: int
     chunks: int
     bytes: int
-    unread: int  # archives that cannot be read; as long as there are any, all chunks stay
+    unreadable: int  # archives that cannot be read; as long as there are any, all chunks stay
 
 
 def list_archives(store: ArchiveStore) -> Iterator[StoredArchive]:
     """Every archive, the newest last."""
-    entries = sorted(store.place.entries("archives"), key=lambda e: e[0].rpartition("/")[2])
+    entries = sorted(store.place.entries("archives"), key=lambda entry: entry[0].rpartition("/")[2])
     for name, size, _ in entries:
         try:
-            yield StoredArchive(name, size, store.manifest(name))
+            yield StoredArchive(name, size, store.read_manifest(name))
         except ObjectMissing:
             continue
         except (chunks.DamagedData, signing.Untrusted) as error:
@@ -59,12 +59,12 @@ def chunk_sizes(store: ArchiveStore) -> dict[str, int]:
     return {name.rpartition("/")[2]: size for name, size, _ in store.place.entries("chunks")}
 
 
-def verify_archive(store: ArchiveStore, shelved: StoredArchive) -> Reason:
+def verify_archive(store: ArchiveStore, archive: StoredArchive) -> Reason:
     """Empty if every byte of it is there and right, else what is wrong."""
-    if shelved.manifest is None:
-        return shelved.why
+    if archive.manifest is None:
+        return archive.reason
     try:
-        for _ in store.fetch(shelved.manifest):
+        for _ in store.fetch(archive.manifest):
             pass
     except chunks.DamagedData as error:
         return Reason(str(error), code=error.code)
@@ -76,54 +76,62 @@ def collect_garbage(
     *,
     max_size: int | None = None,
     max_age_s: float | None = None,
-    dry: bool = False,
+    dry_run: bool = False,
     now: float | None = None,
 ) -> CleanupResult:
     """Take away old archives, then the oldest until the rest fits, then what no archive needs.
 
     Archives that cannot be read stay: a newer Headway or another key may be able to.
     """
-    at = time.time() if now is None else now
-    shelved = list(list_archives(store))
-    live = [one for one in shelved if one.manifest is not None]
-    gone = [s for s in live if max_age_s is not None and at - _made_at(s) > max_age_s]
-    kept = [one for one in live if one not in gone]
-    stored = chunk_sizes(store)
-    while max_size is not None and kept and _stored_bytes(kept, stored) > max_size:
-        gone.append(kept.pop(0))
-    loose = _unreferenced(store, {one.name for one in gone}, at)
-    freed = sum(one.size for one in gone) + sum(size for _, size in loose)
-    if not dry:
-        for name in (*(one.name for one in gone), *(name for name, _ in loose)):
+    current = time.time() if now is None else now
+    archives = list(list_archives(store))
+    readable = [archive for archive in archives if archive.manifest is not None]
+    expired = [
+        archive
+        for archive in readable
+        if max_age_s is not None and current - _made_at(archive) > max_age_s
+    ]
+    remaining = [archive for archive in readable if archive not in expired]
+    sizes = chunk_sizes(store)
+    while max_size is not None and remaining and _stored_bytes(remaining, sizes) > max_size:
+        expired.append(remaining.pop(0))
+    unreferenced = _unreferenced(store, {archive.name for archive in expired}, current)
+    freed = sum(archive.size for archive in expired) + sum(size for _, size in unreferenced)
+    if not dry_run:
+        for name in (*(archive.name for archive in expired), *(name for name, _ in unreferenced)):
             store.place.delete(name)
-    unread = len(shelved) - len(live)
-    return CleanupResult(archives=len(gone), chunks=len(loose), bytes=freed, unread=unread)
+    unreadable = len(archives) - len(readable)
+    return CleanupResult(
+        archives=len(expired), chunks=len(unreferenced), bytes=freed, unreadable=unreadable
+    )
 
 
-def _unreferenced(store: ArchiveStore, gone: set[str], at: float) -> list[tuple[str, int]]:
+def _unreferenced(store: ArchiveStore, removed: set[str], current: float) -> list[tuple[str, int]]:
     """Chunks that no archive needs, and drafts of somebody who was killed.
 
     The archives are asked last: one that was saved meanwhile may need an old chunk.
     """
-    old = [
+    candidates = [
         (name, size)
-        for below in ("chunks", DRAFTS)
-        for name, size, changed in store.place.entries(below)
-        if at - changed > GRACE_S
+        for prefix in ("chunks", DRAFTS)
+        for name, size, modified in store.place.entries(prefix)
+        if current - modified > GRACE_S
     ]
     needed = set()
-    for one in list_archives(store):
-        if one.manifest is None:  # nobody can say what it needs
+    for archive in list_archives(store):
+        if archive.manifest is None:  # nobody can say what it needs
             return []
-        if one.name not in gone:
-            needed |= {chunk.name for chunk in one.manifest.chunks}
-    return [(name, size) for name, size in old if name.rpartition("/")[2] not in needed]
+        if archive.name not in removed:
+            needed |= {chunk.name for chunk in archive.manifest.chunks}
+    return [(name, size) for name, size in candidates if name.rpartition("/")[2] not in needed]
 
 
-def _made_at(shelved: StoredArchive) -> float:
-    return shelved.manifest.made if shelved.manifest else 0.0
+def _made_at(archive: StoredArchive) -> float:
+    return archive.manifest.made if archive.manifest else 0.0
 
 
-def _stored_bytes(kept: list[StoredArchive], stored: dict[str, int]) -> int:
-    names = {chunk.name for one in kept if one.manifest for chunk in one.manifest.chunks}
-    return sum(stored.get(name, 0) for name in names) + sum(one.size for one in kept)
+def _stored_bytes(archives: list[StoredArchive], sizes: dict[str, int]) -> int:
+    names = {
+        chunk.name for archive in archives if archive.manifest for chunk in archive.manifest.chunks
+    }
+    return sum(sizes.get(name, 0) for name in names) + sum(archive.size for archive in archives)

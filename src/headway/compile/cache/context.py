@@ -38,16 +38,18 @@ class SharedCache:
 
     def __init__(self, url: str, *, job: str | None = None, key: str | None = None) -> None:
         self.store = ArchiveStore(url, read_key(key) if key else None)
-        why = self.store.distrust()
-        if why:
+        reason = self.store.untrusted_reason()
+        if reason:
             raise UsageError(
-                f"archives are run as code, and {why}; give the team's key",
+                f"archives are run as code, and {reason}; give the team's key",
                 code="archive-key-missing",
             )
         self.job = job or Path(sys.argv[0] or "python").stem
-        self._idle = bool(os.environ.get(ENV_COMPILE))  # the launcher does it already
-        self._found: CacheLookup | None = None
-        self._tree: CacheFolder | None = None
+        self._launcher_handles_it = bool(
+            os.environ.get(ENV_COMPILE)
+        )  # the launcher does it already
+        self._lookup: CacheLookup | None = None
+        self._folder: CacheFolder | None = None
 
     def load(self) -> str:
         """Fill the cache folder; how near the archive is: exact, job, near or miss.
@@ -55,32 +57,34 @@ class SharedCache:
         Ranks of one node share the folder: the first fetches what is missing, the others wait for
         that and fetch nothing.
         """
-        if self._idle:
+        if self._launcher_handles_it:
             return "launcher"
-        given = os.environ.get(FOLDER)
+        user_folder = os.environ.get(FOLDER)
         name = hashlib.sha256(f"{self.store.place.url}\0{self.job}".encode()).hexdigest()[:16]
-        own = Path(tempfile.gettempdir()) / f"headway-cache-{os.geteuid()}-{name}"
-        self._tree = CacheFolder(Path(given) if given else own, own=not given)
-        os.environ[FOLDER] = str(self._tree.root.absolute())
+        default_folder = Path(tempfile.gettempdir()) / f"headway-cache-{os.geteuid()}-{name}"
+        self._folder = CacheFolder(
+            Path(user_folder) if user_folder else default_folder, owned=not user_folder
+        )
+        os.environ[FOLDER] = str(self._folder.root.absolute())
         _patch()
         try:
-            found = self.store.find(self._wanted())
-            with _exclusive_lock(self._tree.root):
-                self._found, _ = self.store.restore(found, self._tree)
+            lookup = self.store.find(self._request())
+            with _exclusive_lock(self._folder.root):
+                self._lookup, _ = self.store.restore(lookup, self._folder)
         except Exception as error:  # any store, any network: the job compiles without
             text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
-            why = Reason(text, code="archive-not-fetched")
-            self._found = CacheLookup(level="miss", why=why, refused=(why,))
-        for text in self._found.refused:
+            reason = Reason(text, code="archive-not-fetched")
+            self._lookup = CacheLookup(level="miss", reason=reason, refusals=(reason,))
+        for text in self._lookup.refusals:
             print(with_code(f"headway: {text}", code=text.code), file=sys.stderr)
-        return self._found.level
+        return self._lookup.level
 
     def save(self) -> bool:
         """Publish what was compiled since; whether there was something to publish.
 
         By one rank of each node.
         """
-        if self._idle or self._tree is None or self._found is None:
+        if self._launcher_handles_it or self._folder is None or self._lookup is None:
             return False
         if os.environ.get("LOCAL_RANK", "0") != "0":
             return False
@@ -89,7 +93,9 @@ class SharedCache:
             print(with_code(text, code="compile-cache-key-verify-only"), file=sys.stderr)
             return False
         try:
-            made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
+            archive = self.store.publish(
+                self._folder, self._request(), self._lookup, self._compile_seconds()
+            )
         except Exception as error:  # what was trained is not to be lost for it
             text = (
                 f"headway: nothing could be saved to {self.store.place.url}: "
@@ -97,9 +103,9 @@ class SharedCache:
             )
             print(with_code(text, code="compile-cache-save-failed"), file=sys.stderr)
             return False
-        if made is not None:
-            self._found = CacheLookup(level="exact", manifests=(made,))
-        return made is not None
+        if archive is not None:
+            self._lookup = CacheLookup(level="exact", manifests=(archive,))
+        return archive is not None
 
     def __enter__(self) -> SharedCache:
         self.load()
@@ -113,19 +119,19 @@ class SharedCache:
     ) -> None:
         self.save()
 
-    def _wanted(self) -> CacheKey:
+    def _request(self) -> CacheKey:
         torch = importlib.import_module("torch")
         script = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
         code = code_digest([script] if script else [])
         return CacheKey(facts=host_facts.compile_facts(torch), job=self.job, code=code)
 
-    def _seconds(self) -> float:
+    def _compile_seconds(self) -> float:
         """What compiling took, as torch counts it; of interest when nothing was there."""
         utils = sys.modules.get("torch._dynamo.utils")
-        if utils is None or self._found is None or self._found.level != "miss":
+        if utils is None or self._lookup is None or self._lookup.level != "miss":
             return 0.0
         metrics = utils.get_compilation_metrics()
-        return sum((one.duration_us or 0) / 1e6 for one in metrics)
+        return sum((metrics_row.duration_us or 0) / 1e6 for metrics_row in metrics)
 
 
 def shared_cache(url: str, *, job: str | None = None, key: str | None = None) -> SharedCache:

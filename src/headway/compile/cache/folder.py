@@ -29,121 +29,121 @@ FOLDER_PLACEHOLDER = b"[headway-cache-folder]"
 class CacheFolder:
     """A cache folder, and what an archive put there. `own`: no other job uses it."""
 
-    def __init__(self, root: Path, *, own: bool = True) -> None:
+    def __init__(self, root: Path, *, owned: bool = True) -> None:
         self.root = root
-        self.own = own
+        self.owned = owned
         self.restored: dict[str, File] = {}
         self._stamps: dict[str, tuple[int, int]] = {}  # of files that an archive has
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        why = stat_untrusted_reason(root.lstat(), root) if own else ""
-        if why:  # what lies there is run, and its name may be one that others can guess
-            raise PermissionError(errno.EACCES, why, str(root))
+        reason = stat_untrusted_reason(root.lstat(), root) if owned else ""
+        if reason:  # what lies there is run, and its name may be one that others can guess
+            raise PermissionError(errno.EACCES, reason, str(root))
         # Whether the file system notes that a file was read (if not, all count as used), and its
         # clock: in a folder that is not our own, what is older is another job's.
-        self.tells_reads, now = _probe_file_system(root)
-        self.since = 0 if own else now
+        self.tracks_atime, now = _probe_file_system(root)
+        self.since = 0 if owned else now
 
     def files(self) -> list[str]:
         """Each file that is worth keeping, in order."""
-        found = []
+        paths = []
         for folder, folders, names in os.walk(self.root):
             folders[:] = [name for name in folders if not _is_skipped_folder(name)]
             for name in names:
                 path = os.path.relpath(os.path.join(folder, name), self.root)
-                if not _is_skipped_file(name) and self._is_ours(path):
-                    found.append(path)
-        return sorted(found)
+                if not _is_skipped_file(name) and self._is_from_job(path):
+                    paths.append(path)
+        return sorted(paths)
 
-    def _is_ours(self, path: str) -> bool:
-        found = self._stat(path)
-        return found is not None and (found.st_mtime_ns >= self.since or path in self.restored)
+    def _is_from_job(self, path: str) -> bool:
+        status = self._stat(path)
+        return status is not None and (status.st_mtime_ns >= self.since or path in self.restored)
 
     def _stat(self, path: str) -> os.stat_result | None:
         with contextlib.suppress(OSError):
-            found = os.lstat(self.root / path)
-            return found if stat.S_ISREG(found.st_mode) else None
+            status = os.lstat(self.root / path)
+            return status if stat.S_ISREG(status.st_mode) else None
         return None
 
     def describe(self, path: str, today: int) -> File | None:
         """A file as a manifest has it; None if it went away meanwhile."""
-        found = self._stat(path)
-        return None if found is None else self._file(path, found, today)
+        status = self._stat(path)
+        return None if status is None else self._file(path, status, today)
 
-    def take(self, path: str, today: int) -> tuple[File, bytes] | None:
+    def read(self, path: str, today: int) -> tuple[File, bytes] | None:
         """The same with its content; None also if it is only half there."""
         with (
             contextlib.suppress(OSError),
             open(self.root / path, "rb", opener=_open_noatime) as file,
         ):
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             content = file.read()
-            if len(content) != found.st_size or not (
+            if len(content) != status.st_size or not (
                 path[-3:] != ".so" or is_complete_library(content)
             ):
                 return None
-            self._stamps[path] = _stamp(found)
+            self._stamps[path] = _stamp(status)
             if _is_group_file(path):
-                content = content.replace(self._here(), FOLDER_PLACEHOLDER)
-            return replace(self._file(path, found, today), size=len(content)), content
+                content = content.replace(self._json_path(), FOLDER_PLACEHOLDER)
+            return replace(self._file(path, status, today), size=len(content)), content
         return None
 
-    def _here(self) -> bytes:
+    def _json_path(self) -> bytes:
         """The folder, as JSON has it."""
         return json.dumps(str(self.root.absolute()))[1:-1].encode()
 
-    def _file(self, path: str, found: os.stat_result, today: int) -> File:
+    def _file(self, path: str, status: os.stat_result, today: int) -> File:
         known = self.restored.get(path)
-        used = today if known is None or self._was_read(found) else known.used
-        return File(path, found.st_size, bool(found.st_mode & 0o100), used)
+        used = today if known is None or self._was_read(status) else known.used
+        return File(path, status.st_size, bool(status.st_mode & 0o100), used)
 
-    def _was_read(self, found: os.stat_result) -> bool:
-        return not self.tells_reads or found.st_atime > NEVER_READ_S
+    def _was_read(self, status: os.stat_result) -> bool:
+        return not self.tracks_atime or status.st_atime > NEVER_READ_S
 
     def used(self, path: str) -> bool:
         """Whether this job made the file or read it."""
-        found = self._stat(path)
-        return found is not None and (path not in self.restored or self._was_read(found))
+        status = self._stat(path)
+        return status is not None and (path not in self.restored or self._was_read(status))
 
     def changed(self, path: str) -> bool:
         """Whether it is not what an archive has."""
-        found = self._stat(path)
-        return found is not None and self._stamps.get(path) != _stamp(found)
+        status = self._stat(path)
+        return status is not None and self._stamps.get(path) != _stamp(status)
 
     def restore(
         self,
         manifest: Manifest,
         stream: Iterable[bytes],
-        wanted: Callable[[str], bool] = lambda path: True,
+        select: Callable[[str], bool] = lambda path: True,
     ) -> int:
         """Write its files; those that are there stay. All or none; the number of new ones.
 
         Where nothing is missing, nothing is taken from the stream, and so nothing is fetched.
         """
         reader = _Reader(stream)
-        files = [file for file in manifest.files if wanted(file.path)]
+        files = [file for file in manifest.files if select(file.path)]
         missing = {file.path for file in files if not os.path.lexists(self.root / file.path)}
-        made: list[str] = []
+        written: list[str] = []
         try:
             for file in manifest.files if missing else ():
-                content = reader.take(file.size)
+                content = reader.read(file.size)
                 if file.path in missing:
                     if _is_group_file(file.path):
-                        content = content.replace(FOLDER_PLACEHOLDER, self._here())
-                    self._put(self.root / file.path, content, file.executable)
-                    made.append(file.path)
+                        content = content.replace(FOLDER_PLACEHOLDER, self._json_path())
+                    self._write_file(self.root / file.path, content, file.executable)
+                    written.append(file.path)
         except BaseException:
-            for path in made:
+            for path in written:
                 with contextlib.suppress(OSError):
                     os.unlink(self.root / path)
             raise
         for file in files:
             self.restored.setdefault(file.path, file)
-            found = self._stat(file.path)
-            if found is not None:
-                self._stamps.setdefault(file.path, _stamp(found))
-        return len(made)
+            status = self._stat(file.path)
+            if status is not None:
+                self._stamps.setdefault(file.path, _stamp(status))
+        return len(written)
 
-    def mend(self) -> None:
+    def remove_truncated(self) -> None:
         """Take away libraries that a build which was killed has left half-written."""
         for path in self.files():
             if path.endswith(".so") and self.changed(path):
@@ -151,15 +151,15 @@ class CacheFolder:
                     if not is_complete_library(file.read()):
                         os.unlink(self.root / path)
 
-    def _put(self, path: Path, content: bytes, executable: bool) -> None:
+    def _write_file(self, path: Path, content: bytes, executable: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
         try:
             with open(handle, "wb") as file:
                 file.write(content)
                 os.fchmod(handle, 0o755 if executable else 0o644)
-            written = os.stat(draft).st_mtime_ns
-            os.utime(draft, ns=(NEVER_READ_S * 10**9, written))
+            modified_ns = os.stat(draft).st_mtime_ns
+            os.utime(draft, ns=(NEVER_READ_S * 10**9, modified_ns))
             os.replace(draft, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ class _Reader:
         self._stream = iter(stream)
         self._piece = memoryview(b"")
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         parts = []
         while size:
             if not self._piece:
@@ -212,14 +212,14 @@ def _probe_file_system(root: Path) -> tuple[bool, int]:
     with tempfile.NamedTemporaryFile(dir=root, prefix=".", suffix=".tmp") as file:
         file.write(b"x")
         file.flush()
-        written = os.stat(file.name).st_mtime_ns
-        os.utime(file.name, ns=(NEVER_READ_S * 10**9, written))
+        modified_ns = os.stat(file.name).st_mtime_ns
+        os.utime(file.name, ns=(NEVER_READ_S * 10**9, modified_ns))
         Path(file.name).read_bytes()
-        return os.stat(file.name).st_atime > NEVER_READ_S, written
+        return os.stat(file.name).st_atime > NEVER_READ_S, modified_ns
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int]:
-    return found.st_mtime_ns, found.st_size
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_mtime_ns, status.st_size
 
 
 def _open_noatime(path: str, flags: int) -> int:

@@ -55,19 +55,19 @@ def _difference_text(key: str, here: Any, there: Any) -> str:
         return ", ".join(
             _difference_text(name, here.get(name), there.get(name)) for name in changed
         )
-    word = FACT_NAMES.get(key, key)
+    label = FACT_NAMES.get(key, key)
     if isinstance(here, list) and isinstance(there, list) and any(item in here for item in there):
-        lost, new = _without(there, here), _without(here, there)
-        told = [
-            f"without {_value_text(lost)}" if lost else "",
-            f"with {_value_text(new)}" if new else "",
+        missing, extra = _without(there, here), _without(here, there)
+        parts = [
+            f"without {_value_text(missing)}" if missing else "",
+            f"with {_value_text(extra)}" if extra else "",
         ]
-        return f"{word} here are {' and '.join(filter(None, told))}"
-    return f"{word} is {_value_text(here)} here and was {_value_text(there)}"
+        return f"{label} here are {' and '.join(filter(None, parts))}"
+    return f"{label} is {_value_text(here)} here and was {_value_text(there)}"
 
 
-def _without(some: list[Any], others: list[Any]) -> list[Any]:
-    return [item for item in some if item not in others]
+def _without(items: list[Any], others: list[Any]) -> list[Any]:
+    return [item for item in items if item not in others]
 
 
 def _value_text(value: Any) -> str:
@@ -101,8 +101,8 @@ def code_digest(command: Sequence[str]) -> str:
     that stands for them. Empty where none of them can be read: then nobody can tell."""
     parts = [_small_file(word) for word in command if word.endswith(".py")]
     if not any(parts):
-        named = (name for word, name in itertools.pairwise(command) if word in MODULE_OPTIONS)
-        parts = [*map(_module_source, named), *_inline_code(command)]
+        modules = (name for word, name in itertools.pairwise(command) if word in MODULE_OPTIONS)
+        parts = [*map(_module_source, modules), *_inline_code(command)]
     if not any(parts):
         parts = [_small_file(word) for word in command]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16] if any(parts) else ""
@@ -110,10 +110,10 @@ def code_digest(command: Sequence[str]) -> str:
 
 def _module_source(name: str) -> bytes:
     """The file of a module, where Python would find it; nothing is imported for that."""
-    below = name.replace(".", "/")
+    relative = name.replace(".", "/")
     folders = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     for folder in (os.getcwd(), *filter(None, folders)):
-        for file in (f"{below}/__main__.py", f"{below}.py"):
+        for file in (f"{relative}/__main__.py", f"{relative}.py"):
             content = _small_file(os.path.join(folder, file))
             if content:
                 return content

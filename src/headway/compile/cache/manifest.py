@@ -61,34 +61,34 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """As it is stored, and signed."""
-    content = {
+    fields = {
         "schema": SCHEMA,
         **{key: value for key, value in vars(manifest).items() if key not in ("files", "chunks")},
         "files": [[file.path, file.size, file.executable, file.used] for file in manifest.files],
         "chunks": [[chunk.name, chunk.size] for chunk in manifest.chunks],
     }
-    plain = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    return len(plain).to_bytes(8, "big") + pack_chunk(plain)
+    body = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return len(body).to_bytes(8, "big") + pack_chunk(body)
 
 
-def decode_manifest(stored: bytes) -> Manifest:
+def decode_manifest(data: bytes) -> Manifest:
     """Read one; whatever is wrong with it is said before a byte is used."""
-    size = int.from_bytes(stored[:8], "big")
+    size = int.from_bytes(data[:8], "big")
     if size > MAX_MANIFEST_BYTES:
         raise DamagedData("its list of files is too long", code="archive-too-large")
-    plain = unpack_chunk(stored[8:], size)
+    body = unpack_chunk(data[8:], size)
     try:
-        found = json.loads(plain)
-        if found.pop("schema") != SCHEMA:
+        fields = json.loads(body)
+        if fields.pop("schema") != SCHEMA:
             raise DamagedData(
                 "it was made by another version of Headway", code="archive-other-version"
             )
         manifest = Manifest(
             **{
-                **found,
-                "files": tuple(File(*row) for row in found["files"]),
-                "chunks": tuple(Chunk(*row) for row in found["chunks"]),
-                "supersedes": tuple(found["supersedes"]),
+                **fields,
+                "files": tuple(File(*row) for row in fields["files"]),
+                "chunks": tuple(Chunk(*row) for row in fields["chunks"]),
+                "supersedes": tuple(fields["supersedes"]),
             }
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -100,7 +100,9 @@ def decode_manifest(stored: bytes) -> Manifest:
 def _check(manifest: Manifest) -> None:
     if not _well_typed(manifest):
         raise DamagedData("its list of files cannot be read", code="archive-not-readable")
-    if not all(SAFE_NAME.fullmatch(n) for n in (manifest.job, manifest.id, *manifest.supersedes)):
+    if not all(
+        SAFE_NAME.fullmatch(name) for name in (manifest.job, manifest.id, *manifest.supersedes)
+    ):
         raise DamagedData("it has a name that is no name", code="archive-name-malformed")
     for chunk in manifest.chunks:
         if not CHUNK_NAME.fullmatch(chunk.name):
@@ -120,37 +122,39 @@ def _check(manifest: Manifest) -> None:
 
 
 def _well_typed(manifest: Manifest) -> bool:
-    words = (manifest.id, manifest.job, manifest.code, *manifest.supersedes)
-    words += tuple(file.path for file in manifest.files)
-    words += tuple(chunk.name for chunk in manifest.chunks)
+    strings = (manifest.id, manifest.job, manifest.code, *manifest.supersedes)
+    strings += tuple(file.path for file in manifest.files)
+    strings += tuple(chunk.name for chunk in manifest.chunks)
     counts = [file.size for file in manifest.files] + [file.used for file in manifest.files]
     counts += [chunk.size for chunk in manifest.chunks]
     return (
-        all(type(word) is str for word in words)
+        all(type(string) is str for string in strings)
         and all(type(count) is int and count >= 0 for count in counts)
         and all(type(file.executable) is bool for file in manifest.files)
         and all(
             type(number) in (int, float) and math.isfinite(number) and number >= 0
             for number in (manifest.made, manifest.cold_s)
         )
-        and all(type(told) is dict for told in (manifest.facts, manifest.maker))
+        and all(type(mapping) is dict for mapping in (manifest.facts, manifest.maker))
     )
 
 
 def _inside(path: str) -> bool:
     """Whether it is the name of a file below a folder, and can be one."""
     try:
-        named = os.fsencode(path)
+        encoded = os.fsencode(path)
     except UnicodeEncodeError:
         return False
     parts = path.split("/")
-    if len(named) > LONGEST_PATH or max(map(len, named.split(b"/"))) > LONGEST_NAME:
+    if len(encoded) > LONGEST_PATH or max(map(len, encoded.split(b"/"))) > LONGEST_NAME:
         return False
-    return b"\0" not in named and not any(part in ("", ".", "..") for part in parts)
+    return b"\0" not in encoded and not any(part in ("", ".", "..") for part in parts)
 
 
 def _check_tree(paths: list[str]) -> None:
     files = set(paths)
-    folders = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+    folders = {
+        path[:index] for path in paths for index, character in enumerate(path) if character == "/"
+    }
     if len(files) != len(paths) or files & folders:
         raise DamagedData("it has two files of one name", code="file-twice")

@@ -53,7 +53,8 @@ Event = dict[str, Any]
 def disabling_setting(env: Mapping[str, str] = os.environ) -> str:
     """The setting by which the user wants no compile cache; empty if there is none."""
     return next(
-        (f"{name}={no}" for name, no in DISABLING_SETTINGS.items() if env.get(name) == no), ""
+        (f"{name}={value}" for name, value in DISABLING_SETTINGS.items() if env.get(name) == value),
+        "",
     )
 
 
@@ -65,7 +66,7 @@ class CompileCacheSync:
         store: ArchiveStore,
         job: str,
         code: str,
-        say: Callable[[str], object],
+        log: Callable[[str], object],
         *,
         config: str = "",
         env: Mapping[str, str] = os.environ,
@@ -74,33 +75,33 @@ class CompileCacheSync:
         # Packages are for one configuration only; what other archives have is of use to all.
         self.job = f"{job}.{config}" if config else job
         self.code = code
-        self.say = say
-        given = env.get(FOLDER)
-        users = CacheFolder(Path(given), own=False) if given else None
+        self.log = log
+        user_path = env.get(FOLDER)
+        user_folder = CacheFolder(Path(user_path), owned=False) if user_path else None
         _clear_leftovers()
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         (self.folder / "talk").mkdir()
         self._lock = (self.folder / "lock").open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.tree = users or CacheFolder(self.folder / "cache")
+        self.cache_folder = user_folder or CacheFolder(self.folder / "cache")
         self.env = {
             ENV_COMPILE: str(self.folder),
-            FOLDER: str(self.tree.root.absolute()),
-            TRITON: env.get(TRITON, str(self.tree.root.absolute() / "triton")),
+            FOLDER: str(self.cache_folder.root.absolute()),
+            TRITON: env.get(TRITON, str(self.cache_folder.root.absolute() / "triton")),
             JOB: env.get(JOB) or env.get(JOB_ALIAS) or job,
         }
         if config:
             self.env[PRECOMPILE] = "1"
         self._write: Callable[[Event], object] | None = None
-        self._unwritten: list[Event] = []
+        self._pending_events: list[Event] = []
         self._writing = threading.Lock()
-        self._wants: dict[str, CacheKey] = {}
-        self._found: dict[str, CacheLookup] = {}
-        self._made: dict[str, float] = {}  # file -> when it was written
+        self._requests: dict[str, CacheKey] = {}
+        self._lookups: dict[str, CacheLookup] = {}
+        self._compiled: dict[str, float] = {}  # file -> when it was written
         self._changed_at = 0.0
         self._began = time.monotonic()
         self._cold: set[str] = set()  # keys for which there was nothing when the job began
-        self._told: set[str] = set()
+        self._messages: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="headway-courier", daemon=True)
         self._thread.start()
@@ -108,36 +109,36 @@ class CompileCacheSync:
     @property
     def acted(self) -> bool:
         """Whether the job was given code that others have compiled."""
-        return any(found.level != "miss" for found in list(self._found.values()))
+        return any(lookup.level != "miss" for lookup in list(self._lookups.values()))
 
     def begin(self, write: Callable[[Event], object]) -> None:
         """An attempt begins, with this journal."""
         self._began = time.monotonic()
         with self._writing:
             self._write = write
-            waiting, self._unwritten = self._unwritten, []
-            for event in waiting:
+            pending, self._pending_events = self._pending_events, []
+            for event in pending:
                 write(event)
 
     def end(self) -> None:
         """It has ended, and its journal will be closed; what comes is for the next one's."""
         with self._writing:
             self._write = None
-        if self.tree.own:
-            self.tree.mend()
+        if self.cache_folder.owned:
+            self.cache_folder.remove_truncated()
 
-    def close(self, hurry: Callable[[], bool] = lambda: False) -> None:
+    def close(self, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """No more is to come: save, and leave nothing behind. `hurry`: it was told to stop."""
         if self._closing.is_set():
             return
         self._closing.set()
-        until, hurried = time.monotonic() + CLOSING_S, False
-        while self._thread.is_alive() and time.monotonic() < until:
-            if not hurried and hurry():
-                until, hurried = min(until, time.monotonic() + HURRY_S), True
+        deadline, hurried = time.monotonic() + CLOSING_S, False
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            if not hurried and is_hurried():
+                deadline, hurried = min(deadline, time.monotonic() + HURRY_S), True
             self._thread.join(POLL_S)
         if self._thread.is_alive():  # its folder is in use; the next launcher clears it away
-            self._tell(
+            self._report_once(
                 "the compile cache could not be saved in time", code="compile-cache-save-late"
             )
             return
@@ -146,11 +147,11 @@ class CompileCacheSync:
     def _loop(self) -> None:
         try:
             while not self._closing.wait(self._pause()):
-                self._look()
-            self._look()
+                self._poll()
+            self._poll()
             self._save_all()
         except Exception as error:  # a full disk, a folder that somebody has taken away
-            self._tell(
+            self._report_once(
                 f"the compile cache is not used any more: {describe_error(error)}",
                 code="compile-cache-stopped",
             )
@@ -160,117 +161,119 @@ class CompileCacheSync:
     def _pause(self) -> float:
         return POLL_S if time.monotonic() - self._began < STARTING_S else IDLE_POLL_S
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """One look at what the processes say."""
         for name in sorted(os.listdir(self.folder / "talk")):
             path = self.folder / "talk" / name
             if name.startswith("want-") and name.endswith(".json"):
                 key = name[len("want-") : -len(".json")]
-                if key not in self._wants:
+                if key not in self._requests:
                     self._answer(key, path)
             elif name.startswith("made-") and name.endswith(".json"):
                 changed = path.stat().st_mtime
-                if self._made.get(name) != changed:
-                    self._made[name] = changed
+                if self._compiled.get(name) != changed:
+                    self._compiled[name] = changed
                     self._changed_at = time.monotonic()
         if self._changed_at and time.monotonic() - self._changed_at >= QUIET_S:
             self._save_all()
 
     def _answer(self, key: str, path: Path) -> None:
-        begun = now()
+        start = now()
         facts = json.loads(path.read_text())
-        wanted = self._wants[key] = CacheKey(facts=facts, job=self.job, code=self.code)
+        request = self._requests[key] = CacheKey(facts=facts, job=self.job, code=self.code)
         files = 0
         try:
-            found, files = self.store.restore(self.store.find(wanted), self.tree)
+            lookup, files = self.store.restore(self.store.find(request), self.cache_folder)
         except Exception as error:  # any store, any network: the job compiles without
             text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
-            why = Reason(text, code="archive-not-fetched")
-            found = CacheLookup(level="miss", why=why, refused=(why,))
-        self._found[key] = found
-        if found.level in ("miss", "near"):
+            reason = Reason(text, code="archive-not-fetched")
+            lookup = CacheLookup(level="miss", reason=reason, refusals=(reason,))
+        self._lookups[key] = lookup
+        if lookup.level in ("miss", "near"):
             self._cold.add(key)
-        code = found.why.code if found.why in found.refused else ""
-        told = {
-            "level": found.level,
-            "why": with_code(found.why, code=code),
+        code = lookup.reason.code if lookup.reason in lookup.refusals else ""
+        fields = {
+            "level": lookup.level,
+            "why": with_code(lookup.reason, code=code),
             "files": files,
-            "bytes": sum(one.size for one in found.manifests),
-            "cold_s": found.cold_s,
+            "bytes": sum(archive.size for archive in lookup.manifests),
+            "cold_s": lookup.cold_s,
         }
-        write_atomically(self.folder / "talk" / f"ready-{key}.json", json.dumps(told))
-        self._note({"ev": "cache", "what": "load", "t": begun, "end": now(), **told})
-        for text in found.refused:
-            if text != found.why:
-                self._tell(text, code=text.code)
-        self._tell(_load_message(found, files, (now() - begun) / 1e9), code=code)
+        write_atomically(self.folder / "talk" / f"ready-{key}.json", json.dumps(fields))
+        self._emit({"ev": "cache", "what": "load", "t": start, "end": now(), **fields})
+        for text in lookup.refusals:
+            if text != lookup.reason:
+                self._report_once(text, code=text.code)
+        self._report_once(_load_message(lookup, files, (now() - start) / 1e9), code=code)
 
     def _save_all(self) -> None:
         """For whoever has compiled; others may have asked and compiled nothing."""
         self._changed_at = 0.0
         if self.store.key is not None and not self.store.key.signs:
-            self._tell(
+            self._report_once(
                 "compile cache: nothing is saved, as the key can only verify",
                 code="compile-cache-key-verify-only",
             )
             return
-        for key in self._wants:
-            seconds = self._seconds(key)
+        for key in self._requests:
+            seconds = self._compile_seconds(key)
             if seconds:
                 self._save(key, max(seconds) if key in self._cold else 0.0)
 
     def _save(self, key: str, cold_s: float) -> None:
-        begun = now()
+        start = now()
         try:
-            made = self.store.publish(self.tree, self._wants[key], self._found[key], cold_s)
+            archive = self.store.publish(
+                self.cache_folder, self._requests[key], self._lookups[key], cold_s
+            )
         except Exception as error:
-            self._tell(
+            self._report_once(
                 f"the compile cache could not be saved to {self.store.place.url}: "
                 f"{describe_error(error)}",
                 code="compile-cache-save-failed",
             )
             return
-        if made is None:
+        if archive is None:
             return
-        told = {"files": len(made.files), "bytes": made.size, "cold_s": made.cold_s}
-        self._note({"ev": "cache", "what": "save", "t": begun, "end": now(), **told})
-        self._found[key] = CacheLookup(level="exact", manifests=(made,))
+        fields = {"files": len(archive.files), "bytes": archive.size, "cold_s": archive.cold_s}
+        self._emit({"ev": "cache", "what": "save", "t": start, "end": now(), **fields})
+        self._lookups[key] = CacheLookup(level="exact", manifests=(archive,))
 
-    def _seconds(self, key: str) -> list[float]:
+    def _compile_seconds(self, key: str) -> list[float]:
         """How long each process compiled."""
-        found = []
-        for name in self._made:
+        durations = []
+        for name in self._compiled:
             with contextlib.suppress(OSError, ValueError, KeyError):
-                told = json.loads((self.folder / "talk" / name).read_text())
-                if told["key"] == key:
-                    found.append(float(told["seconds"]))
-        return found
+                message = json.loads((self.folder / "talk" / name).read_text())
+                if message["key"] == key:
+                    durations.append(float(message["seconds"]))
+        return durations
 
-    def _note(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         """Into the journal of the attempt that goes on, else of the next one."""
         with self._writing:
             if self._write is None:
-                self._unwritten.append(event)
+                self._pending_events.append(event)
             else:
                 self._write(event)
 
-    def _tell(self, text: str, code: str = "") -> None:
+    def _report_once(self, text: str, code: str = "") -> None:
         text = "".join(sign if sign.isprintable() else "?" for sign in text)  # some is the store's
-        if text not in self._told:
-            self._told.add(text)
-            self.say(with_code(f"headway: {text}", code=code))
+        if text not in self._messages:
+            self._messages.add(text)
+            self.log(with_code(f"headway: {text}", code=code))
 
 
-def _load_message(found: CacheLookup, files: int, seconds: float) -> str:
-    if found.level == "miss":
-        return f"compile cache: nothing for this job yet ({found.why})"
-    one: Manifest = found.manifests[0]
-    size = sum(manifest.size for manifest in found.manifests) / 1e6
-    why = f"; {found.why}" if found.why else ""
-    cold = f", compiled in {found.cold_s:.1f} s then" if found.cold_s else ""
+def _load_message(lookup: CacheLookup, files: int, seconds: float) -> str:
+    if lookup.level == "miss":
+        return f"compile cache: nothing for this job yet ({lookup.reason})"
+    newest: Manifest = lookup.manifests[0]
+    size = sum(manifest.size for manifest in lookup.manifests) / 1e6
+    reason = f"; {lookup.reason}" if lookup.reason else ""
+    cold_text = f", compiled in {lookup.cold_s:.1f} s then" if lookup.cold_s else ""
     return (
-        f"compile cache: {found.level} archive of {one.job}, {files} files, {size:.1f} MB "
-        f"in {seconds:.2f} s{cold}{why}"
+        f"compile cache: {lookup.level} archive of {newest.job}, {files} files, {size:.1f} MB "
+        f"in {seconds:.2f} s{cold_text}{reason}"
     )
 
 
@@ -285,9 +288,13 @@ def _clear_leftovers() -> None:
     """Folders of launchers that were killed: their locks are free."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            found = path.lstat()
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if ours and time.time() - found.st_mtime > MIN_LEFTOVER_AGE_S and not _is_locked(path):
+            status = path.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if (
+                is_ours
+                and time.time() - status.st_mtime > MIN_LEFTOVER_AGE_S
+                and not _is_locked(path)
+            ):
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -71,13 +71,13 @@ def test_what_is_there_is_not_fetched_again(
     """As the other ranks of a node find it."""
     save(any_store, tree(tmp_path / "a", FILES))
     fetched: list[str] = []
-    chunk = any_store.chunk
+    chunk = any_store.read_chunk
 
     def counted(one: Any) -> bytes:
         fetched.append(one.name)
         return chunk(one)
 
-    monkeypatch.setattr(any_store, "chunk", counted)
+    monkeypatch.setattr(any_store, "read_chunk", counted)
     assert restored(any_store, tmp_path / "b")[2] == len(FILES)
     whole, fetched[:] = len(fetched), []
     found, into, files = restored(any_store, tmp_path / "b")
@@ -95,29 +95,29 @@ def test_saved_found_and_restored(any_store: ArchiveStore, tmp_path: Path) -> No
     one = save(any_store, tree(tmp_path / "a", FILES))
     assert one is not None
     found, into, files = restored(any_store, tmp_path / "b")
-    assert (found.level, found.why, files, found.cold_s) == ("exact", "", 3, 1.0)
+    assert (found.level, found.reason, files, found.cold_s) == ("exact", "", 3, 1.0)
     assert content(into.root) == FILES
     assert save(any_store, into, base=found) is None  # it has all of it
 
 
 def test_the_levels_and_their_words(team: ArchiveStore, tmp_path: Path) -> None:
     found = team.find(wanted())
-    assert (found.level, found.why.code) == ("miss", "store-empty")
+    assert (found.level, found.reason.code) == ("miss", "store-empty")
     save(team, tree(tmp_path / "a", FILES))
     assert team.find(wanted()).level == "exact"
     changed = team.find(wanted(code="2"))
-    assert (changed.level, changed.why.code) == ("job", "code-changed")
+    assert (changed.level, changed.reason.code) == ("job", "code-changed")
     near = team.find(wanted(job="other"))
-    assert (near.level, near.why.code) == ("near", "archive-of-another-job")
+    assert (near.level, near.reason.code) == ("near", "archive-of-another-job")
     moved = team.find(wanted(place=["/elsewhere", "/usr"]))
-    assert (moved.level, moved.why.code) == ("exact", "torch-moved")
+    assert (moved.level, moved.reason.code) == ("exact", "torch-moved")
     miss = team.find(wanted(torch="2.12.0"))
-    assert (miss.level, miss.why.code) == ("miss", "machine-differs")
-    assert "2.12.0" in miss.why and "2.13.0" in miss.why
+    assert (miss.level, miss.reason.code) == ("miss", "machine-differs")
+    assert "2.12.0" in miss.reason and "2.13.0" in miss.reason
     for path in archives(team):
         path.unlink()
     gone = team.find(wanted())
-    assert (gone.level, gone.why.code) == ("miss", "archives-gone")
+    assert (gone.level, gone.reason.code) == ("miss", "archives-gone")
 
 
 def test_a_miss_is_told_by_the_machine_that_is_most_alike(
@@ -125,7 +125,7 @@ def test_a_miss_is_told_by_the_machine_that_is_most_alike(
 ) -> None:
     save(team, tree(tmp_path / "a", FILES), wanted(torch="2.11.0", python="cpython-310"))
     save(team, tree(tmp_path / "b", FILES), wanted(torch="2.12.0"))
-    why = team.find(wanted()).why
+    why = team.find(wanted()).reason
     assert "2.12.0" in why and "2.11.0" not in why
 
 
@@ -173,7 +173,7 @@ def test_whatever_is_said_of_machines_is_only_talked_about(
     team.place.write("machines/junk.json", junk)
     team.place.write("machines/large.json", bytes(archive.MAX_FACTS_BYTES + 1))
     found = team.find(wanted())
-    assert found.level == "miss" and found.why
+    assert found.level == "miss" and found.reason
 
 
 # -- trust --------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_what_another_key_signed_is_refused(team: ArchiveStore, tmp_path: Path) 
     other = ArchiveStore(team.place.url, signing.HmacKey(b"fedcba9876543210"))
     found, into, files = restored(other, tmp_path / "b")
     assert (found.level, files, content(into.root)) == ("miss", 0, {})
-    (why,) = found.refused
+    (why,) = found.refusals
     assert why.code == "signature-mismatch"
 
 
@@ -193,7 +193,7 @@ def test_what_is_unsigned_is_refused_once_there_is_a_key(tmp_path: Path) -> None
     save(own, tree(tmp_path / "a", FILES))
     signed = ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
     found = signed.find(wanted())
-    assert found.level == "miss" and found.refused[0].code == "archive-not-signed"
+    assert found.level == "miss" and found.refusals[0].code == "archive-not-signed"
 
 
 def test_every_byte_of_a_manifest_is_verified(team: ArchiveStore, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_signed_manifest_counts_only_in_its_place(
     want = {"job": wanted(job="other"), "key": wanted(torch="2.12.0"), "id": wanted()}[to]
     found = team.find(want)
     assert found.level == "miss"
-    assert found.refused[0].code == "archive-in-wrong-place"
+    assert found.refusals[0].code == "archive-in-wrong-place"
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
         )
     found, into, made_ = restored(team, tmp_path / "b")
     assert (found.level, made_, content(into.root)) == ("miss", 0, {})
-    assert found.why == found.refused[-1] and found.why.code == code
+    assert found.reason == found.refusals[-1] and found.reason.code == code
     fill(into.root, files)
     assert save(team, into, base=found) is not None
     again = restored(team, tmp_path / "c")[0]
-    assert (again.level, again.refused, len(archives(team))) == ("exact", (), 1)
+    assert (again.level, again.refusals, len(archives(team))) == ("exact", (), 1)
     assert content(tmp_path / "c") == files
 
 
@@ -278,7 +278,7 @@ def test_of_two_archives_the_good_one_is_used(team: ArchiveStore, tmp_path: Path
     for path in bad:
         path.unlink()
     found, into, _ = restored(team, tmp_path / "c")
-    assert found.level == "exact" and len(found.manifests) == len(found.refused) == 1
+    assert found.level == "exact" and len(found.manifests) == len(found.refusals) == 1
     assert content(into.root) == FILES
 
 
@@ -291,7 +291,7 @@ def test_without_a_key_nothing_that_others_could_change_is_used(what: str, tmp_p
             path.chmod(0o666)
     found, into, files = restored(own, tmp_path / "b")
     assert (found.level, files, content(into.root)) == ("miss", 0, {})
-    assert found.refused[0].code == "writable-by-others"
+    assert found.refusals[0].code == "writable-by-others"
 
 
 def test_a_path_out_of_the_folder_is_refused_even_if_signed(
@@ -303,7 +303,7 @@ def test_a_path_out_of_the_folder_is_refused_even_if_signed(
     body = signing.seal(encode_manifest(one), team.key)
     team.place.write(f"archives/{host_facts.compile_key(FACTS)}/train/{one.id}", body)
     found = team.find(wanted())
-    assert found.level == "miss" and found.refused[0].code == "file-outside-folder"
+    assert found.level == "miss" and found.refusals[0].code == "file-outside-folder"
 
 
 # -- saving -------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(
     fill(tmp_path / "user", FILES)
     for name in FILES:
         os.utime(tmp_path / "user" / name, (1e9, 1e9))
-    into = CacheFolder(tmp_path / "user", own=False)
+    into = CacheFolder(tmp_path / "user", owned=False)
     found, files = team.restore(team.find(wanted()), into)
     assert files == 0
     fill(into.root, {"new": b"new"})
@@ -388,7 +388,7 @@ def test_of_another_jobs_archive_only_what_was_used_is_kept(
 ) -> None:
     save(team, tree(tmp_path / "a", FILES), wanted(job="other"))
     found, into, _ = restored(team, tmp_path / "b")
-    if not into.tells_reads:
+    if not into.tracks_atime:
         pytest.skip("the file system does not note when a file is read")
     (into.root / "ab/x.py").read_bytes()
     fill(into.root, {"new": b"new"})
@@ -409,7 +409,7 @@ def test_an_archive_in_use_is_renewed(team: ArchiveStore, tmp_path: Path) -> Non
 def test_what_nobody_uses_goes(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     found, into, _ = restored(team, tmp_path / "b")
-    if not into.tells_reads:
+    if not into.tracks_atime:
         pytest.skip("the file system does not note when a file is read")
     (into.root / "ab/x.py").read_bytes()
     one = save(team, into, base=found, now=NOW + archive.MAX_UNUSED_DAYS * DAY)
@@ -424,7 +424,7 @@ def test_what_nobody_uses_goes(team: ArchiveStore, tmp_path: Path) -> None:
 def test_an_archive_has_a_largest_size(
     team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "LARGEST", 2500)
+    monkeypatch.setattr(archive, "MAX_ARCHIVE_BYTES", 2500)
     one = save(team, tree(tmp_path / "a", {"a": bytes(1000), "b": bytes(5000), "c": bytes(1000)}))
     assert one is not None and [file.path for file in one.files] == ["a", "c"]
 
@@ -510,7 +510,7 @@ def test_killed_at_any_write_the_store_is_whole(
     else:
         save(team, into, base=found, now=NOW + 1)
     again, restored_, _ = restored(team, tmp_path / "c")
-    assert again.level == "exact" and not again.refused
+    assert again.level == "exact" and not again.refusals
     assert content(restored_.root).items() >= FILES.items()
 
 
@@ -521,7 +521,7 @@ def test_an_archive_is_taken_over_under_another_key(team: ArchiveStore, tmp_path
     one = save(team, tree(tmp_path / "a", FILES))
     assert one is not None
     other = ArchiveStore(f"memory://{tmp_path.name}/other", signing.HmacKey(b"fedcba9876543210"))
-    other.adopt(one, team.chunk)
+    other.import_archive(one, team.read_chunk)
     assert content(restored(other, tmp_path / "b")[1].root) == FILES
 
 
@@ -530,7 +530,7 @@ def test_one_that_goes_is_gone(team: ArchiveStore, tmp_path: Path) -> None:
     (path,) = archives(team)
     path.unlink()
     with pytest.raises(ObjectMissing):
-        team.manifest(str(path.relative_to(root(team))))
+        team.read_manifest(str(path.relative_to(root(team))))
 
 
 def test_a_public_key_reads_what_the_private_one_signed(tmp_path: Path) -> None:

@@ -67,12 +67,14 @@ def test_one_that_is_not_whole_is_named(team: ArchiveStore) -> None:
 
 
 def test_nothing_goes_that_is_needed(team: ArchiveStore) -> None:
-    assert collect_garbage(team, now=NOW) == CleanupResult(archives=0, chunks=0, bytes=0, unread=0)
+    assert collect_garbage(team, now=NOW) == CleanupResult(
+        archives=0, chunks=0, bytes=0, unreadable=0
+    )
     assert all(verify_archive(team, one) == "" for one in list_archives(team))
 
 
 def test_by_age(team: ArchiveStore) -> None:
-    dry = collect_garbage(team, max_age_s=1.5 * DAY, now=NOW, dry=True)
+    dry = collect_garbage(team, max_age_s=1.5 * DAY, now=NOW, dry_run=True)
     assert (dry.archives, dry.chunks) == (2, 2) and dry.bytes > 20_000
     assert jobs(team) == ["job0", "job1", "job2"]
     assert collect_garbage(team, max_age_s=1.5 * DAY, now=NOW) == dry
@@ -117,11 +119,11 @@ def test_while_one_cannot_be_read_all_chunks_stay(team: ArchiveStore) -> None:
     (first, *_) = list_archives(team)
     (root(team) / first.name).write_bytes(b"rubbish")
     done = collect_garbage(team, max_age_s=0, now=NOW)
-    assert (done.archives, done.chunks, done.unread) == (2, 0, 1)
+    assert (done.archives, done.chunks, done.unreadable) == (2, 0, 1)
     assert (root(team) / first.name).exists() and len(chunk_sizes(team)) == 3
     wrong = ArchiveStore(team.place.url, signing.HmacKey(b"fedcba9876543210"))
     assert collect_garbage(wrong, max_age_s=0, now=NOW) == CleanupResult(
-        archives=0, chunks=0, bytes=0, unread=1
+        archives=0, chunks=0, bytes=0, unreadable=1
     )
 
 
@@ -137,14 +139,16 @@ def test_an_archive_that_is_saved_meanwhile_keeps_its_chunks(
     def meanwhile(below: str) -> object:
         if below == DRAFTS and not saved:
             saved.append(first.manifest)  # type: ignore[arg-type]
-            team.adopt(first.manifest, lambda chunk: b"")  # type: ignore[arg-type]
+            team.import_archive(first.manifest, lambda chunk: b"")  # type: ignore[arg-type]
         return entries(below)
 
-    body = team.chunk(first.manifest.chunks[0])
-    monkeypatch.setattr(team, "_put", lambda chunk: None)  # it knows that the chunk is there
+    body = team.read_chunk(first.manifest.chunks[0])
+    monkeypatch.setattr(
+        team, "_write_chunk", lambda chunk: None
+    )  # it knows that the chunk is there
     monkeypatch.setattr(team.place, "entries", meanwhile)
     collect_garbage(team, now=NOW)
-    assert saved and team.chunk(first.manifest.chunks[0]) == body
+    assert saved and team.read_chunk(first.manifest.chunks[0]) == body
 
 
 def test_an_odd_name_cannot_reach_the_terminal(team: ArchiveStore) -> None:

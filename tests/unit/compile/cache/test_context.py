@@ -33,7 +33,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv(context.FOLDER, str(folder))
     monkeypatch.setattr(context, "_patch", lambda: None)
-    monkeypatch.setattr(SharedCache, "_wanted", lambda self: wanted(job=self.job))
+    monkeypatch.setattr(SharedCache, "_request", lambda self: wanted(job=self.job))
     return folder
 
 
@@ -41,7 +41,7 @@ def test_what_one_job_saves_the_next_one_has(tmp_path: Path, job: Path, key: str
     url = f"memory://{tmp_path.name}"
     with SharedCache(url, job="train", key=key) as first:
         fill(job, FILES)
-    assert first._found is not None and first._found.level == "exact"
+    assert first._lookup is not None and first._lookup.level == "exact"
     for path in job.rglob("*.*"):
         if path.is_file():
             path.unlink()

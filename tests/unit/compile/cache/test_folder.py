@@ -24,7 +24,7 @@ def archive(files: dict[str, bytes], used: int = TODAY - 5) -> tuple[Manifest, l
 
 @pytest.fixture
 def reads(tmp_path: Path) -> None:
-    if not CacheFolder(tmp_path / "reads").tells_reads:
+    if not CacheFolder(tmp_path / "reads").tracks_atime:
         pytest.skip("the file system does not note when a file is read")
 
 
@@ -70,7 +70,7 @@ def test_chunks_need_not_end_where_files_do(tmp_path: Path, size: int) -> None:
 
 
 def test_what_is_there_stays_and_counts_as_the_archives(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c", own=False)
+    of = CacheFolder(tmp_path / "c", owned=False)
     fill(of.root, {"a": b"mine"})
     os.utime(of.root / "a", (1e9, 1e9))
     one, stream = archive({"a": b"his", "b": b"new"})
@@ -86,7 +86,7 @@ def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
     fill(first.root, {f"triton/key/{name}": b"x" for name in group})
     told = json.dumps({"child_paths": group}).encode()
     fill(first.root, {"triton/key/__grp__k.json": told})
-    taken = [found for name in first.files() if (found := first.take(name, TODAY))]
+    taken = [found for name in first.files() if (found := first.read(name, TODAY))]
     assert not any(str(tmp_path).encode() in body for _, body in taken)
     assert all(file.size == len(body) for file, body in taken)
     second = CacheFolder(tmp_path / "bar")
@@ -107,7 +107,7 @@ def test_a_folder_that_somebody_else_prepared_is_not_ours(tmp_path: Path, how: s
     with pytest.raises(PermissionError) as error:
         CacheFolder(folder)
     assert error.value.filename == str(folder)
-    CacheFolder(tmp_path / "theirs", own=False)
+    CacheFolder(tmp_path / "theirs", owned=False)
 
 
 def test_all_or_nothing(tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ def test_what_was_restored_and_not_read_is_unused(tmp_path: Path) -> None:
 def test_our_own_reading_is_no_use(tmp_path: Path) -> None:
     of = CacheFolder(tmp_path / "c")
     of.restore(*archive({"a": b"1"}))
-    assert of.take("a", TODAY) == (File("a", 1, False, TODAY - 5), b"1")
+    assert of.read("a", TODAY) == (File("a", 1, False, TODAY - 5), b"1")
     assert not of.used("a")
 
 
 def test_where_reads_are_not_told_all_is_used(tmp_path: Path) -> None:
     of = CacheFolder(tmp_path / "c")
-    of.tells_reads = False
+    of.tracks_atime = False
     of.restore(*archive({"a": b"1"}))
     assert of.used("a")
     described = of.describe("a", TODAY)
@@ -169,7 +169,7 @@ def test_where_reads_are_not_told_all_is_used(tmp_path: Path) -> None:
 def test_in_a_folder_of_the_user_what_is_older_is_not_ours(tmp_path: Path) -> None:
     fill(tmp_path / "c", {"old": b"1"})
     os.utime(tmp_path / "c/old", (time.time() - 10, time.time() - 10))
-    of = CacheFolder(tmp_path / "c", own=False)
+    of = CacheFolder(tmp_path / "c", owned=False)
     fill(of.root, {"new": b"2"})
     assert of.files() == ["new"]
 
@@ -180,14 +180,14 @@ def test_what_was_changed_since(tmp_path: Path) -> None:
     fill(of.root, {"profile.pkl": b"3", "new": b"4"})
     assert [name for name in of.files() if of.changed(name)] == ["new", "profile.pkl"]
     for name in of.files():
-        of.take(name, TODAY)
+        of.read(name, TODAY)
     assert not any(map(of.changed, of.files()))
 
 
 def test_what_goes_away_meanwhile_is_left_out(tmp_path: Path) -> None:
     of = sample_archives.tree(tmp_path / "c", {"a": b"1"})
     (of.root / "a").unlink()
-    assert of.take("a", TODAY) is None and of.describe("a", TODAY) is None
+    assert of.read("a", TODAY) is None and of.describe("a", TODAY) is None
     assert not of.used("a") and not of.changed("a")
 
 
@@ -195,26 +195,26 @@ def test_a_link_that_takes_the_place_of_a_file_is_not_followed(tmp_path: Path) -
     (tmp_path / "secret").write_text("secret")
     of = sample_archives.tree(tmp_path / "c")
     (of.root / "a").symlink_to(tmp_path / "secret")
-    assert of.take("a", TODAY) is None
+    assert of.read("a", TODAY) is None
 
 
 def test_a_library_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """torch takes whatever has the right name for the finished library, and fails."""
     whole = library(5000)
     of = sample_archives.tree(tmp_path / "c", {"whole.so": whole})
-    assert of.take("whole.so", TODAY) is not None
+    assert of.read("whole.so", TODAY) is not None
     for end in (0, 10, 64, 4000, 4999):
         fill(of.root, {"half.so": whole[:end]})
-        assert of.take("half.so", TODAY) is None
+        assert of.read("half.so", TODAY) is None
     fill(of.root, {"half.so": bytes(5000)})  # linkers write the beginning last
-    assert of.take("half.so", TODAY) is None
+    assert of.read("half.so", TODAY) is None
 
 
 def test_libraries_that_a_killed_build_has_left_are_taken_away(tmp_path: Path) -> None:
     of = sample_archives.tree(
         tmp_path / "c", {"whole.so": library(), "half.so": b"", "text.py": b""}
     )
-    of.mend()
+    of.remove_truncated()
     assert of.files() == ["text.py", "whole.so"]
 
 

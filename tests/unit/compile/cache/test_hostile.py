@@ -46,12 +46,12 @@ class Attacked:
         into = CacheFolder(self.folder / str(self.count))
         found, files = self.store.restore(self.store.find(wanted()), into)
         assert len(content(into.root)) == files
-        assert all(isinstance(why, Reason) and why.code for why in found.refused)
+        assert all(isinstance(why, Reason) and why.code for why in found.refusals)
         for shelved in cleanup.list_archives(self.store):
-            assert shelved.manifest is not None or shelved.why.code
+            assert shelved.manifest is not None or shelved.reason.code
             cleanup.verify_archive(self.store, shelved)
             assert shelved.id.isprintable()
-        cleanup.collect_garbage(self.store, max_size=0, max_age_s=0, dry=True)
+        cleanup.collect_garbage(self.store, max_size=0, max_age_s=0, dry_run=True)
         return found
 
     def heal(self) -> None:
@@ -138,7 +138,7 @@ def test_guards_of_an_archive_that_is_not_trusted_are_not_evaluated(
     into = CacheFolder(tmp_path / "b")
     found, count = store.restore(store.find(wanted()), into)
     assert (found.level, count, content(into.root)) == ("miss", 0, {})
-    assert found.refused and all(why.code for why in found.refused)
+    assert found.refusals and all(why.code for why in found.refusals)
     assert precompile_guards.mismatch_reason(str(into.root / "dynamo/k"), check)
     assert not ran.exists()
     assert precompile_guards.mismatch_reason(str(tmp_path / "a/dynamo/k"), check)
@@ -149,4 +149,4 @@ def test_a_list_of_files_is_no_larger_than_it_says(tmp_path: Path) -> None:
     attacked = Attacked(tmp_path)
     body = (manifest.MAX_MANIFEST_BYTES + 1).to_bytes(8, "big") + chunks.pack_chunk(b"{}")
     attacked.manifest.write_bytes(signing.seal(body, None))
-    assert attacked.look().refused[0].code == "archive-too-large"
+    assert attacked.look().refusals[0].code == "archive-too-large"

@@ -377,7 +377,7 @@ def test_what_is_saved_between_two_attempts_is_told_by_the_second(
     desk.compiled(FILES)
     wait_until(lambda: team.find(wanted()).level == "exact")
     later: list[dict[str, Any]] = []
-    wait_until(lambda: desk.courier._unwritten)
+    wait_until(lambda: desk.courier._pending_events)
     desk.courier.begin(later.append)
     assert [event["what"] for event in later] == ["save"]
 
@@ -419,7 +419,7 @@ def test_code_that_nobody_can_tell_is_not_the_same(tmp_path: Path) -> None:
     nobody = wanted(code=code_digest(["python", "-m", "not.there"]))
     save(store, tree(tmp_path / "a", FILES), nobody)
     found = store.find(nobody)
-    assert (found.level, found.why.code) == ("job", "code-unknown")
+    assert (found.level, found.reason.code) == ("job", "code-unknown")
 
 
 @pytest.mark.parametrize(
