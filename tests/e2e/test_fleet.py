@@ -75,7 +75,7 @@ def test_a_run_and_its_restart_are_in_the_store(tmp_path: Path) -> None:
 
     done = call(tmp_path, "fleet", "compact", "--store", "store")
     assert done.returncode == 0, done.stderr
-    assert len(Store(str(tmp_path / "store")).read_log().compactions) == 1
+    assert len(Store(str(tmp_path / "store")).read_manifest().compactions) == 1
     done = call(tmp_path, "fleet", "ett", "--by", "team,model,job", "--json", "--store", "store")
     assert done.returncode == 0 and json.loads(done.stdout) == [row]
     assert asked(tmp_path, "ett", "team", "model", "job") == [row]

@@ -77,7 +77,7 @@ def test_written_replaced_compacted_deleted(url: str) -> None:
     assert walls(Store(url)) == [("a", 7200.0), ("b", 3600.0)]
     assert compact(store, grace_s=-3600.0).deleted > 0  # the server's clock may be another one
     assert walls(Store(url)) == [("a", 7200.0), ("b", 3600.0)]
-    assert len(store.files()) == 4
+    assert len(store.data_files()) == 4
 
 
 def test_the_command_line(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

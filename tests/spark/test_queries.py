@@ -61,7 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     found.write(run_rows("twice", hours=3, team="ads"), as_of=20.0)
     found.write(run_rows("once", hours=5), as_of=5.0)  # an old copy
     killed = found.write(run_rows("killed"))
-    found.place.delete(commit_marker(killed))
+    found.files.delete(commit_marker(killed))
     return found
 
 
@@ -105,7 +105,7 @@ def test_spark_and_duckdb_give_equal_answers(
 
 
 def test_a_stretch_of_time_of_some_runs(store: Store, session: SparkSession) -> None:
-    first = min(file.day for file in store.files() if file.table == "hours")
+    first = min(file.day for file in store.data_files() if file.table == "hours")
     since = datetime.fromisoformat(first) + timedelta(days=2, hours=5)
     until = since + timedelta(days=3)
     asked = Filter(("day",), since, until, (("team", slice_name(0)[0]),), 2)
@@ -132,13 +132,13 @@ def test_a_damaged_file_is_named_and_left_out(tmp_path: Path, session: SparkSess
     store = Store(str(tmp_path / "store"))
     store.write(run_rows("a"))
     store.write(run_rows("b"))
-    (damaged, *_) = [file for file in store.files() if file.table == "hours"]
-    Path(store.place.path(damaged.name)).write_bytes(b"PAR1 not PAR1")
+    (damaged, *_) = [file for file in store.data_files() if file.table == "hours"]
+    Path(store.files.path(damaged.name)).write_bytes(b"PAR1 not PAR1")
     put = build_query("ett", Filter())
     told = run_query(store, put, session=session)
     assert told.rows["jobs"].to_pylist() == [1]
     (note,) = told.notes
-    assert codes(note) == ["file-damaged"] and store.place.path(damaged.name) in note
+    assert codes(note) == ["file-damaged"] and store.files.path(damaged.name) in note
 
 
 def test_what_is_not_of_the_files_is_one_sentence(store: Store, session: SparkSession) -> None:

@@ -85,8 +85,8 @@ class StoreCache:
         """Another one once the store has changed."""
         with self._looking:
             if time.monotonic() - self._looked > LOOK_S:
-                told = self.store.read_log()
-                names = sorted((*told.writes, *told.compactions, *told.settled))
+                told = self.store.read_manifest()
+                names = sorted((*told.writes, *told.compactions, *told.finalized))
                 self._version = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
                 self._looked = time.monotonic()
             return self._version
@@ -122,7 +122,7 @@ class StoreCache:
                 break
             engine.close()
         else:
-            engine = _Engine(self.store, self.store.snapshot(), version)
+            engine = _Engine(self.store, self.store.live_files(), version)
         try:
             yield engine
         except BaseException:

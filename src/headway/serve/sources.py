@@ -166,7 +166,7 @@ class Source:
     def alerts(self) -> list[dict[str, Any]] | None:
         """What stands in the alerts file, the newest first; None if there is none."""
         try:
-            told = json.loads(self.reading.store.place.get(ALERTS_FILE))
+            told = json.loads(self.reading.store.files.get(ALERTS_FILE))
         except (FileNotFoundError, ValueError, RecursionError):
             return None
         except OSError as error:  # it is its watcher's, who may be another user

@@ -18,7 +18,7 @@ class FileEntry(NamedTuple):
 
     name: str
     size: int
-    changed: float
+    modified_at: float
 
 
 class FleetFiles(Protocol):
@@ -38,7 +38,7 @@ class FleetFiles(Protocol):
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
 
-    def entries(self, below: str) -> Iterator[FileEntry]:
+    def entries(self, prefix: str) -> Iterator[FileEntry]:
         """Each object below a name, in any order."""
 
     def path(self, name: str) -> str:
@@ -47,8 +47,8 @@ class FleetFiles(Protocol):
     def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
         """Objects as files of this machine: copied into the folder, unless they are such files."""
 
-    def taken(self) -> bool:
-        """Whether anything lies there, of whatever kind."""
+    def is_empty(self) -> bool:
+        """Whether there is no object of any kind."""
 
 
 def open_fleet_files(url: str) -> FleetFiles:
@@ -70,30 +70,30 @@ class LocalFleetFiles:
     def put(self, name: str, content: bytes, *, private: bool = False) -> None:
         """Written aside, synced, renamed; and the folder that names it is synced too."""
         path = self._root / name
-        self._make(path.parent)
-        aside = path.with_name(f".{secrets.token_hex(8)}")
+        self._make_folder(path.parent)
+        temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with open(os.open(aside, flags, 0o600 if private else 0o666), "wb") as file:
+            with open(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(aside, path)
+            os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                aside.unlink()
+                temporary.unlink()
             raise
         _sync(path.parent)
 
-    def _make(self, folder: Path) -> None:
+    def _make_folder(self, folder: Path) -> None:
         """The folders that are missing, each durable in the one above it."""
         missing = []
         while not folder.exists():
             missing.append(folder)
             folder = folder.parent
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True)
-            _sync(one.parent)
+        for created in reversed(missing):
+            created.mkdir(exist_ok=True)
+            _sync(created.parent)
 
     def get(self, name: str) -> bytes:
         """The content of an object; FileNotFoundError if there is none."""
@@ -107,15 +107,15 @@ class LocalFleetFiles:
         """Take it away; nothing happens if it is gone."""
         (self._root / name).unlink(missing_ok=True)
 
-    def entries(self, below: str) -> Iterator[FileEntry]:
+    def entries(self, prefix: str) -> Iterator[FileEntry]:
         """Each object below a name, those that are being written too: their names have a dot."""
-        for folder, _, names in os.walk(self._root / below, onerror=_unless_gone):
+        for folder, _, names in os.walk(self._root / prefix, onerror=_unless_gone):
             for name in names:
                 path = os.path.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.stat(path)
+                    status = os.stat(path)
                     relative = os.path.relpath(path, self._root).replace(os.sep, "/")
-                    yield FileEntry(relative, found.st_size, found.st_mtime)
+                    yield FileEntry(relative, status.st_size, status.st_mtime)
 
     def path(self, name: str) -> str:
         """What a person calls an object."""
@@ -125,10 +125,10 @@ class LocalFleetFiles:
         """They are such files."""
         return [str(self._root / name) for name in names]
 
-    def taken(self) -> bool:
-        """Whether anything lies there, of whatever kind; not what is just being written."""
-        return self._root.is_dir() and any(
-            not one.name.startswith(".") for one in self._root.iterdir()
+    def is_empty(self) -> bool:
+        """Whether the folder has no file; unfinished writes do not count."""
+        return not self._root.is_dir() or all(
+            entry.name.startswith(".") for entry in self._root.iterdir()
         )
 
 
@@ -147,42 +147,42 @@ class RemoteFleetFiles(remote.RemoteObjects):
 
     def open(self, name: str) -> IO[bytes]:
         """An object to read from, piece by piece."""
-        opened: IO[bytes] = self._fs.open(f"{self._root}/{name}", "rb")
-        return opened
+        file: IO[bytes] = self._fs.open(f"{self._root}/{name}", "rb")
+        return file
 
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
         with _store_errors(self.url):
             super().delete(name)
 
-    def entries(self, below: str) -> Iterator[FileEntry]:
+    def entries(self, prefix: str) -> Iterator[FileEntry]:
         """Each object below a name."""
         with _store_errors(self.url):
-            found = list(self.listed(below))
-        yield from (FileEntry(*one) for one in found)
+            entries = list(self.listed(prefix))
+        yield from (FileEntry(*entry) for entry in entries)
 
     def path(self, name: str) -> str:
         """What a person calls an object."""
-        called: str = self._fs.unstrip_protocol(f"{self._root}/{name}")
-        return called
+        url: str = self._fs.unstrip_protocol(f"{self._root}/{name}")
+        return url
 
     def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
         """Copied, many at once where the file system can; what is there already stays."""
         paths = [str(folder / name.replace("/", "-")) for name in names]
-        wanted = [(n, p) for n, p in zip(names, paths, strict=True) if not os.path.exists(p)]
-        if wanted:
+        missing = [(n, p) for n, p in zip(names, paths, strict=True) if not os.path.exists(p)]
+        if missing:
             with _store_errors(self.url):
-                self._fs.get([f"{self._root}/{n}" for n, _ in wanted], [p for _, p in wanted])
+                self._fs.get([f"{self._root}/{n}" for n, _ in missing], [p for _, p in missing])
         return paths
 
-    def taken(self) -> bool:
-        """Whether anything lies there, of whatever kind."""
+    def is_empty(self) -> bool:
+        """Whether there is no object of any kind."""
         self._fs.invalidate_cache()
         try:
             with _store_errors(self.url):
-                return bool(self._fs.ls(self._root, detail=False))
+                return not self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
-            return False
+            return True
 
 
 @contextlib.contextmanager
@@ -193,8 +193,10 @@ def _store_errors(url: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwayError(f"{url} cannot be reached: {why}", code="store-unreachable") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwayError(
+            f"{url} cannot be reached: {reason}", code="store-unreachable"
+        ) from error
 
 
 def _unless_gone(error: OSError) -> None:

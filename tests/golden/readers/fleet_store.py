@@ -57,7 +57,7 @@ def _rounded(value: Any) -> Any:
 def _rows(url: str) -> dict[str, list[str]]:
     """Every row of every table that counts, as JSON, in order."""
     store = Store(url)
-    with open_view(store, store.snapshot()) as rows:
+    with open_view(store, store.live_files()) as rows:
         tables = rows.tables()
         found = {name: rows.get(tables[name]).to_pylist() for name in TABLES}
     return {

@@ -61,7 +61,7 @@ def content(store: Store, table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 def contents(store: Store, **columns: str) -> dict[str, list[tuple[Any, ...]]]:
     """Of several tables at once, each with its columns: the store is opened only once."""
-    with open_view(store, store.snapshot()) as found:
+    with open_view(store, store.live_files()) as found:
         tables = found.tables()
         rows = {name: found.get(tables[name].select(*of.split())) for name, of in columns.items()}
     return {
@@ -77,4 +77,4 @@ def walls(store: Store) -> list[tuple[Any, ...]]:
 
 def files(store: Store, table: str) -> Sequence[str]:
     """The paths of all files of a table."""
-    return [store.place.path(file.name) for file in store.files() if file.table == table]
+    return [store.files.path(file.name) for file in store.data_files() if file.table == table]

@@ -13,7 +13,7 @@ import pytest
 
 from headway.fleet.schema import SCHEMA, TABLES, Column
 from headway.fleet.store import manifest, view
-from headway.fleet.store.compaction import CompactionResult, clear, compact
+from headway.fleet.store.compaction import CompactionResult, collect_garbage, compact
 from headway.fleet.store.parquet import Store
 from headway.fleet.store.reader import run_query
 from headway.fleet.store.view import open_view
@@ -34,12 +34,12 @@ def test_the_answers_stay_and_the_files_go(store: Store) -> None:
     columns = {"runs": "run_id wall_s", "buckets": "run_id hour rank leaf seconds"}
     before = contents(store, **columns)
     assert compact(store) == CompactionResult(replaced=4, files=4, rows=30, deleted=0)
-    assert len(store.files()) == 20  # readers that are at work may still need them
+    assert len(store.data_files()) == 20  # readers that are at work may still need them
     assert contents(store, **columns) == before
     assert compact(store, grace_s=0.0) == CompactionResult(0, 0, 0, deleted=16)
-    assert len(store.files()) == 4
+    assert len(store.data_files()) == 4
     assert contents(store, **columns) == before
-    assert store.read_log().writes == frozenset()
+    assert store.read_manifest().writes == frozenset()
 
 
 DAMAGE = {
@@ -63,10 +63,10 @@ def test_a_damaged_marker_of_a_compaction_changes_no_answer(
     before = contents(store, **columns)
     compact(store)
     if state == "cleared":
-        clear(store, grace_s=0.0)
+        collect_garbage(store, grace_s=0.0)
     elif state == "settled":
-        (stem,) = store.read_log().compactions
-        store.place.put(manifest.finalized_marker(stem), b"")  # as older versions wrote it
+        (stem,) = store.read_manifest().compactions
+        store.files.put(manifest.finalized_marker(stem), b"")  # as older versions wrote it
     (marker,) = Path(store.url).glob("compactions/*.json")
     marker.write_bytes(DAMAGE[damage](marker.read_bytes()))
     assert contents(store, **columns) == before
@@ -87,7 +87,7 @@ def test_a_compaction_without_a_check_is_read(store: Store) -> None:
     told = json.loads(marker.read_text())
     assert told.pop("check")
     marker.write_text(json.dumps(told))
-    assert walls(store) == before and not store.read_log().damaged
+    assert walls(store) == before and not store.read_manifest().damaged
 
 
 def test_what_comes_later_replaces_compacted_rows(store: Store) -> None:
@@ -115,59 +115,59 @@ def test_a_large_compaction_is_not_written_again_for_little(
 def test_two_at_once_double_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one begins, and is done, while the first one is about to say what it replaces."""
     before = walls(store)
-    put, nested = store.place.put, []
+    put, nested = store.files.put, []
 
     def late(name: str, content: bytes) -> None:
         if name.startswith(manifest.COMPACTIONS) and not nested:
             nested.append(compact(Store(store.url)))
         put(name, content)
 
-    monkeypatch.setattr(store.place, "put", late)
+    monkeypatch.setattr(store.files, "put", late)
     compact(store)
-    assert nested[0].replaced == 4 and len(store.read_log().compactions) == 2
+    assert nested[0].replaced == 4 and len(store.read_manifest().compactions) == 2
     assert walls(store) == before
     for _ in range(3):
         compact(store, grace_s=0.0)
         assert walls(store) == before
-    assert len(store.read_log().compactions) == 1
+    assert len(store.read_manifest().compactions) == 1
 
 
 def test_a_killed_compaction_is_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = walls(store)
-    put = store.place.put
+    put = store.files.put
 
     def killed(name: str, content: bytes) -> None:
         if name.startswith("runs"):
             raise KeyboardInterrupt
         put(name, content)
 
-    monkeypatch.setattr(store.place, "put", killed)
+    monkeypatch.setattr(store.files, "put", killed)
     with pytest.raises(KeyboardInterrupt):
         compact(store)
     monkeypatch.undo()
     assert walls(store) == before
-    left = len(store.files())
+    left = len(store.data_files())
     monkeypatch.setattr("headway.fleet.store.compaction.DEAD_S", -60.0)  # a day later
-    clear(store, 3600.0)
-    assert len(store.files()) == 16 < left
+    collect_garbage(store, 3600.0)
+    assert len(store.data_files()) == 16 < left
     assert walls(store) == before
 
 
 def test_a_reader_at_work_asks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are deleted between the look and the read."""
-    before, snapshot = walls(store), Store.snapshot
+    before, snapshot = walls(store), Store.live_files
     looked = []
 
     def slow(self: Store) -> object:
         found = snapshot(self)
         if not looked:
             looked.append(found)
-            monkeypatch.setattr(Store, "snapshot", snapshot)
+            monkeypatch.setattr(Store, "live_files", snapshot)
             compact(store)
             compact(store, grace_s=0.0)
         return found
 
-    monkeypatch.setattr(Store, "snapshot", slow)
+    monkeypatch.setattr(Store, "live_files", slow)
     assert walls(store) == before
 
 
@@ -189,9 +189,9 @@ def test_what_is_one_already_stays(tmp_path: Path) -> None:
 
 def test_only_newest_rows_are_read(store: Store) -> None:
     """A write of which nothing is the newest is not opened at all."""
-    old = next(file for file in store.snapshot().of("hours") if _is_old(store, file.stem))
-    Path(store.place.path(old.name)).write_bytes(b"not opened")
-    with open_view(store, store.snapshot()) as found:
+    old = next(file for file in store.live_files().of("hours") if _is_old(store, file.write_id))
+    Path(store.files.path(old.name)).write_bytes(b"not opened")
+    with open_view(store, store.live_files()) as found:
         assert found.get(found.tables()["hours"]).num_rows == 8
 
 
@@ -202,8 +202,8 @@ def _is_old(store: Store, stem: str) -> bool:
 
 def test_clocks_of_the_grace_are_those_of_the_files(store: Store) -> None:
     compact(store)
-    assert clear(store, time.time()) == 0  # since 1970
-    assert clear(store, -1.0) == 16
+    assert collect_garbage(store, time.time()) == 0  # since 1970
+    assert collect_garbage(store, -1.0) == 16
 
 
 # -- which rows count, beside a plain reading of all files -------------------------------------
@@ -215,7 +215,7 @@ def plainly(store: Store, table: str) -> list[tuple[Any, ...]]:
     """Of each run or attempt the rows of its newest version, by hand."""
     import pyarrow.parquet as pq
 
-    live = store.read_log().live()
+    live = store.read_manifest().live_ids()
     kept: dict[tuple[Any, ...], tuple[str, list[tuple[Any, ...]]]] = {}
     for path in files(store, table):
         if Path(path).name.partition(".")[0] not in live:
@@ -265,7 +265,7 @@ def test_a_largest_write_of_which_nothing_is_the_newest(tmp_path: Path) -> None:
 def test_an_engine_that_takes_long_draws_no_bar_on_stdout(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     store.write(run_rows("a"))
-    with open_view(store, store.snapshot()) as found:
+    with open_view(store, store.live_files()) as found:
         told = found._con.raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
     assert told == (False,)
 
@@ -285,7 +285,7 @@ def test_the_first_version_is_read(old: Store) -> None:
         "runs": [("a", "ads", "ann", 3600.0)],
         "failures": [("network", 60.0)],
     }
-    assert {file.schema for file in old.files()} == {1}
+    assert {file.schema for file in old.data_files()} == {1}
 
 
 TOMORROW = SCHEMA + 1
@@ -309,10 +309,10 @@ def test_old_and_new_files_are_one_table(old: Store) -> None:
     old.write(run_rows("b", person="bob", planet="mars"))
     seen = [("a", "ann", None), ("b", "bob", "mars")]
     assert sorted(_people(old)) == seen
-    assert {file.schema for file in old.files()} == {1, TOMORROW}
+    assert {file.schema for file in old.data_files()} == {1, TOMORROW}
     compact(old)
     compact(old, grace_s=0.0)
-    assert {file.schema for file in old.files()} == {TOMORROW}
+    assert {file.schema for file in old.data_files()} == {TOMORROW}
     assert sorted(_people(old)) == seen
 
 

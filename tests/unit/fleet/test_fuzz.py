@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.fleet.store.compaction import clear, compact
+from headway.fleet.store.compaction import collect_garbage, compact
 from headway.fleet.store.parquet import Store
 from tests.support import codes
 from tests.unit.fleet.importers.ledgers import SAMPLES
@@ -54,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for run in range(3):
         store.write(run_rows(f"run{run}", start=START + timedelta(hours=run)), as_of=100.0 + run)
     compact(store)
-    clear(store, 0.0)
+    collect_garbage(store, 0.0)
     for run in range(3, 6):
         store.write(
             merge_rows(run_rows(f"run{run}", hours=2), run_rows("run0", hours=run)),

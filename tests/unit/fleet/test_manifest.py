@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.fleet.store import manifest
-from headway.fleet.store.compaction import _choose, clear
+from headway.fleet.store.compaction import _select_inputs, collect_garbage
 from headway.fleet.store.manifest import Manifest
 from headway.fleet.store.parquet import Store
 from headway.storage.fleet_files import FileEntry
@@ -20,45 +20,45 @@ from tests.support import examples
 
 def of(writes: str, settled: str = "", **compactions: str) -> Manifest:
     """Stems are single letters; a compaction is named by a longer word."""
-    replaced = {stem: frozenset(names.split()) for stem, names in compactions.items()}
+    replaced = {write_id: frozenset(names.split()) for write_id, names in compactions.items()}
     return Manifest(frozenset(writes.split()), replaced, frozenset(settled.split()))
 
 
 def test_writes_count() -> None:
-    assert of("a b").live() == {"a", "b"}
+    assert of("a b").live_ids() == {"a", "b"}
 
 
 def test_a_compaction_takes_the_place_of_what_it_replaces() -> None:
-    assert of("a b c", c1="a b").live() == {"c", "c1"}
+    assert of("a b c", c1="a b").live_ids() == {"c", "c1"}
 
 
 def test_of_two_that_replace_the_same_the_first_begun_counts() -> None:
-    assert of("a b c", c2="b c", c1="a b").live() == {"c1", "c"}
+    assert of("a b c", c2="b c", c1="a b").live_ids() == {"c1", "c"}
 
 
 def test_a_settled_one_counts_whatever_comes() -> None:
-    assert of("a b c", "c2", c2="b c", c1="a b").live() == {"c2", "a"}
-    assert of("a", "c2", c2="b c", c1="a b").live() == {"c2", "a"}
+    assert of("a b c", "c2", c2="b c", c1="a b").live_ids() == {"c2", "a"}
+    assert of("a", "c2", c2="b c", c1="a b").live_ids() == {"c2", "a"}
 
 
 def test_one_that_lost_never_counts_again() -> None:
     """The winner was replaced by a larger one: nothing overlaps with the loser any more."""
-    told = of("a", "c3", c3="c2 d", c1="a b")
-    assert told.live() == {"c3", "a"}
-    assert told.unclear()
+    manifest_ = of("a", "c3", c3="c2 d", c1="a b")
+    assert manifest_.live_ids() == {"c3", "a"}
+    assert manifest_.is_inconsistent()
 
 
 def test_a_compaction_may_replace_an_earlier_one() -> None:
-    assert of("d", "c1", c1="a b", c2="c1 d").live() == {"c2"}
+    assert of("d", "c1", c1="a b", c2="c1 d").live_ids() == {"c2"}
 
 
 def test_names_say_what_a_file_is() -> None:
-    stem = manifest.new_write_id(1_800_000_000.0)
-    name = manifest.file_name("hours", "2026-11-16", stem, 1)
+    write_id = manifest.new_write_id(1_800_000_000.0)
+    name = manifest.file_name("hours", "2026-11-16", write_id, 1)
     assert manifest.parse_file_name(name, 7) == manifest.DataFile(
-        name, "hours", "2026-11-16", stem, 1, 7
+        name, "hours", "2026-11-16", write_id, 1, 7
     )
-    assert manifest.parse_file_name(f"hours/day=2026-11-16/.{stem}", 7) is None
+    assert manifest.parse_file_name(f"hours/day=2026-11-16/.{write_id}", 7) is None
     assert manifest.parse_file_name("hours/notes.txt", 7) is None
 
 
@@ -79,7 +79,7 @@ class Killed(BaseException):
 class MemoryFiles:
     """A place in memory whose user is killed after so many changes."""
 
-    url = "shelf"
+    url = "memory"
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {manifest.STORE_MARKER: b"{}"}
@@ -108,51 +108,51 @@ class MemoryFiles:
 
 
 class Fleet:
-    """Writers and compactors on one shelf. The content of a stem is the set of its runs."""
+    """Writers and compactors on one store. The content of a write is the set of its runs."""
 
     def __init__(self) -> None:
-        self.shelf = MemoryFiles()
+        self.files = MemoryFiles()
         self.store = Store.__new__(Store)
-        self.store.url, self.store.place = "shelf", self.shelf  # type: ignore[assignment]
+        self.store.url, self.store.files = "memory", self.files  # type: ignore[assignment]
         self.content: dict[str, list[int]] = {}
         self.committed: list[int] = []
-        self.begun: list[tuple[str, frozenset[str]]] = []
-        self.made = 0
+        self.started: list[tuple[str, frozenset[str]]] = []
+        self.count = 0
 
     def write(self) -> None:
         """Files, then the commit; it may be killed between them."""
-        self.made += 1
-        stem = f"{self.made:05d}"
-        self.content[stem] = [self.made]
-        self.shelf.put(manifest.file_name("runs", "2026-11-16", stem, 1), b"")
-        self.shelf.put(manifest.commit_marker(stem), b"")
-        self.committed.append(self.made)
+        self.count += 1
+        write_id = f"{self.count:05d}"
+        self.content[write_id] = [self.count]
+        self.files.put(manifest.file_name("runs", "2026-11-16", write_id, 1), b"")
+        self.files.put(manifest.commit_marker(write_id), b"")
+        self.committed.append(self.count)
 
     def begin(self) -> None:
         """A compaction looks, and writes its files."""
-        snapshot = self.store.snapshot()
-        chosen = frozenset(_choose(snapshot, ()))
-        if len(chosen) < 2:
+        live_files = self.store.live_files()
+        inputs = frozenset(_select_inputs(live_files, ()))
+        if len(inputs) < 2:
             return
-        self.made += 1
-        stem = f"c{self.made:05d}"
-        self.content[stem] = [run for one in chosen for run in self.content[one]]
-        self.shelf.put(manifest.file_name("runs", "2026-11-16", stem, 1), b"")
-        self.begun.append((stem, chosen))
+        self.count += 1
+        write_id = f"c{self.count:05d}"
+        self.content[write_id] = [run for write_id in inputs for run in self.content[write_id]]
+        self.files.put(manifest.file_name("runs", "2026-11-16", write_id, 1), b"")
+        self.started.append((write_id, inputs))
 
     def finish(self, which: int) -> None:
         """One that was begun, maybe long ago, says that it is complete."""
-        if self.begun:
-            stem, chosen = self.begun.pop(which % len(self.begun))
-            told = {"replaces": sorted(chosen)}
-            self.shelf.put(manifest.compaction_marker(stem), json.dumps(told).encode())
+        if self.started:
+            write_id, inputs = self.started.pop(which % len(self.started))
+            content = {"replaces": sorted(inputs)}
+            self.files.put(manifest.compaction_marker(write_id), json.dumps(content).encode())
 
     def check(self) -> None:
         """Each committed run is found once, in files that are there."""
-        live = self.store.read_log().live()
-        assert sorted(run for stem in live for run in self.content[stem]) == self.committed
-        there = {file.stem for file in self.store.files()}
-        assert live <= there
+        live = self.store.read_manifest().live_ids()
+        assert sorted(run for write_id in live for run in self.content[write_id]) == self.committed
+        stored = {file.write_id for file in self.store.data_files()}
+        assert live <= stored
 
 
 steps = st.tuples(
@@ -173,7 +173,7 @@ LATE = "write write begin begin finish clear write begin finish clear finish wri
 def test_nothing_is_lost_and_nothing_is_doubled(plan: list[tuple[str, int, bool]]) -> None:
     fleet = Fleet()
     for what, number, killed in plan:
-        fleet.shelf.changes = number if killed else 10**9
+        fleet.files.changes = number if killed else 10**9
         try:
             if what == "write":
                 fleet.write()
@@ -182,8 +182,8 @@ def test_nothing_is_lost_and_nothing_is_doubled(plan: list[tuple[str, int, bool]
             elif what == "finish":
                 fleet.finish(number)
             else:  # with the grace that a person gave, or as one who waited for it
-                clear(fleet.store, -1.0 if what == "clear" else 1e12)
+                collect_garbage(fleet.store, -1.0 if what == "clear" else 1e12)
         except Killed:
             pass
-        fleet.shelf.changes = 10**9
+        fleet.files.changes = 10**9
         fleet.check()

@@ -33,7 +33,7 @@ def test_what_is_written_is_read(store: Store) -> None:
     )
     assert found["runs"] == [("a", 108_000.0)] and found["failures"] == []
     assert (len(found["hours"]), len(found["buckets"])) == (60, 120)
-    days = {file.day for file in store.files() if file.table == "hours"}
+    days = {file.day for file in store.data_files() if file.table == "hours"}
     assert days == {"2026-11-02", "2026-11-03"}
 
 
@@ -74,7 +74,7 @@ def test_attempts_are_replaced_one_by_one(store: Store) -> None:
 def test_a_write_without_its_commit_is_not_there(store: Store) -> None:
     store.write(run_rows("a"))
     version = store.write(run_rows("b"))
-    store.place.delete(manifest.commit_marker(version))
+    store.files.delete(manifest.commit_marker(version))
     assert walls(store) == [("a", 3600.0)]
 
 
@@ -82,14 +82,14 @@ def test_a_write_that_fails_half_way_is_not_there(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.write(run_rows("a"))
-    put = store.place.put
+    put = store.files.put
 
     def full(name: str, content: bytes) -> None:
         if name.startswith("buckets"):
             raise OSError(errno.ENOSPC, "No space left on device")
         put(name, content)
 
-    monkeypatch.setattr(store.place, "put", full)
+    monkeypatch.setattr(store.files, "put", full)
     with pytest.raises(OSError, check=lambda error: error.errno == errno.ENOSPC):
         store.write(run_rows("b"))
     assert walls(store) == [("a", 3600.0)]

@@ -133,6 +133,6 @@ def test_a_compaction_that_deletes_files_is_survived(
 
 def test_damaged_files_are_left_out(reading: StoreCache) -> None:
     reading.store.write(run_rows("b" * 12))
-    for file in reading.store.snapshot().of("runs")[1:]:
-        Path(reading.store.place.path(file.name)).write_bytes(b"damaged")
+    for file in reading.store.live_files().of("runs")[1:]:
+        Path(reading.store.files.path(file.name)).write_bytes(b"damaged")
     assert len(reading.rows(runs)) == 1

@@ -139,7 +139,7 @@ def test_a_run_that_goes_on_says_so(source: Source) -> None:
 
 def test_alerts_are_read_from_the_store(source: Source) -> None:
     assert told(source, "alerts").keys() == {"none"}
-    place = source.reading.store.place
+    place = source.reading.store.files
     raised = [
         {"state": "resolved", "rule": "old", "since": "2026-11-01T00:00:00"},
         {"state": "firing", "rule": "new", "since": "2026-11-02T00:00:00", "text": EVIL},

@@ -34,7 +34,7 @@ SMALL = make_scenario(5, 800, 12, regressions=3, lemons=2)
 
 def rows(store: Store, *names: str) -> dict[str, pa.Table]:
     """Tables in one order."""
-    with open_view(store, store.snapshot()) as found:
+    with open_view(store, store.live_files()) as found:
         tables = found.tables()
         unordered = {name: found.get(tables[name]).drop_columns(["version"]) for name in names}
     return {
@@ -128,7 +128,7 @@ def test_the_same_seed_is_the_same_fleet(
     monkeypatch.setattr(simulation, "ROWS", 20_000)  # also if it is written in other portions
     again = Store(str(tmp_path / "again"))
     simulate(again, SMALL)
-    assert len(again.read_log().writes) > 1 == len(store.read_log().writes)
+    assert len(again.read_manifest().writes) > 1 == len(store.read_manifest().writes)
     for name, table in rows(again, "runs", "attempts", "hours", "failures").items():
         assert table.equals(filled[name]), name
 

@@ -145,17 +145,17 @@ class AlertStateStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._place = store.place
+        self._files = store.files
 
     def load(self) -> tuple[State, dict[str, Any] | None]:
         """What is known, and who watches; nothing at all where nobody ever did."""
         try:
-            told = json.loads(self._place.get(STATE_FILE))
+            told = json.loads(self._files.get(STATE_FILE))
         except FileNotFoundError:
             return State(), None
         except (ValueError, RecursionError):
             told = None
-        where = self._place.path(STATE_FILE)
+        where = self._files.path(STATE_FILE)
         schema = told.get("schema") if isinstance(told, dict) else None
         if type(schema) is int and schema > STATE_SCHEMA:
             raise NewerSchema(
@@ -188,17 +188,17 @@ class AlertStateStore:
         told: dict[str, Any] = {"schema": STATE_SCHEMA, **to_json(state), "watcher": None}
         if until is not None:
             told["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
-        self._place.put(STATE_FILE, json.dumps(told, indent=1).encode(), private=True)
+        self._files.put(STATE_FILE, json.dumps(told, indent=1).encode(), private=True)
 
     def acks(self) -> dict[str, str | None]:
         """Alerts that were acknowledged, and by whom."""
         found: dict[str, str | None] = {}
-        for entry in self._place.entries(ACKS):
+        for entry in self._files.entries(ACKS):
             name = entry.name.rpartition("/")[2]
             if name.startswith(".") or not name.endswith(".json"):
                 continue
             try:
-                told = json.loads(self._place.get(entry.name))
+                told = json.loads(self._files.get(entry.name))
                 found[name.removesuffix(".json")] = told.get("by")
             except (FileNotFoundError, ValueError, AttributeError, RecursionError):
                 continue
@@ -206,11 +206,11 @@ class AlertStateStore:
 
     def acknowledge(self, alert: str, by: str | None) -> None:
         """Leave word for the one who watches."""
-        self._place.put(f"{ACKS}/{alert}.json", json.dumps({"by": by}).encode())
+        self._files.put(f"{ACKS}/{alert}.json", json.dumps({"by": by}).encode())
 
     def forget(self, alert: str) -> None:
         """The state has it now."""
-        self._place.delete(f"{ACKS}/{alert}.json")
+        self._files.delete(f"{ACKS}/{alert}.json")
 
 
 def _watcher(told: Any) -> dict[str, Any] | None:

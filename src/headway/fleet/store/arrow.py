@@ -66,7 +66,7 @@ def to_arrow(
             table=table.name,
             column=min(unknown),
         )
-    made = []
+    arrays = []
     for field in schema:
         value = columns.get(field.name)
         column = pa.nulls(count, field.type) if value is None else _column(value, field.type)
@@ -77,8 +77,8 @@ def to_arrow(
                 table=table.name,
                 column=field.name,
             )
-        made.append(column)
-    return pa.Table.from_arrays(made, schema=schema)
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _column(value: Any, kind: pyarrow.DataType) -> Any:
@@ -89,7 +89,7 @@ def _column(value: Any, kind: pyarrow.DataType) -> Any:
     try:
         return pa.array(value, kind)
     except UnicodeEncodeError:  # a command or a path may have bytes that are no text
-        texts = (one.encode("utf-8", "replace").decode() if one else one for one in value)
+        texts = (text.encode("utf-8", "replace").decode() if text else text for text in value)
         return pa.array(list(texts), kind)
 
 
@@ -114,8 +114,8 @@ def to_parquet(rows: pyarrow.Table) -> bytes:
 
 def attempt_keys(rows: pyarrow.Table) -> set[tuple[str, int]]:
     """Which attempts they are of."""
-    found = rows.group_by(["run_id", "attempt"]).aggregate([])
-    return set(zip(found["run_id"].to_pylist(), found["attempt"].to_pylist(), strict=True))
+    groups = rows.group_by(["run_id", "attempt"]).aggregate([])
+    return set(zip(groups["run_id"].to_pylist(), groups["attempt"].to_pylist(), strict=True))
 
 
 def utc_datetime(seconds: float) -> datetime.datetime:

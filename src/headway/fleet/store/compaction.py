@@ -38,123 +38,131 @@ def compact(store: Store, *, grace_s: float = GRACE_S) -> CompactionResult:
     """One round: clear up after the earlier ones, then merge what is small."""
     arrow.require_packages(*arrow.READ_PACKAGES)
     store.check()
-    deleted = clear(store, grace_s)
+    deleted = collect_garbage(store, grace_s)
     damaged: dict[str, str] = {}
-    for left in reversed(range(TRIES)):
-        snapshot = store.snapshot()
-        chosen = _choose(snapshot, damaged)
+    for retries in reversed(range(TRIES)):
+        live_files = store.live_files()
+        inputs = _select_inputs(live_files, damaged)
         try:
-            files, rows = _merge(store, snapshot, damaged, chosen) if len(chosen) > 1 else (0, 0)
+            files, rows = _merge(store, live_files, damaged, inputs) if len(inputs) > 1 else (0, 0)
             break
         except HeadwayError:
             raise
         except Exception:
-            new = find_damaged(store, snapshot, known=damaged)
-            damaged.update(new)
-            if not left or not new:
+            newly_damaged = find_damaged(store, live_files, skip=damaged)
+            damaged.update(newly_damaged)
+            if not retries or not newly_damaged:
                 raise
     notes = tuple(
-        with_code(f"left as it is: {why}", code="file-damaged")
-        for why in (*damaged.values(), *damaged_markers(store, snapshot))
+        with_code(f"left as it is: {reason}", code="file-damaged")
+        for reason in (*damaged.values(), *damaged_markers(store, live_files))
     )
-    return CompactionResult(len(chosen) if files else 0, files, rows, deleted, notes)
+    return CompactionResult(len(inputs) if files else 0, files, rows, deleted, notes)
 
 
-def _choose(snapshot: LiveFiles, damaged: Collection[str]) -> set[str]:
+def _select_inputs(live_files: LiveFiles, damaged: Collection[str]) -> set[str]:
     """All plain writes, and those settled compactions that are not much larger than them."""
     sizes: dict[str, int] = {}
-    for file in snapshot.files:
-        sizes[file.stem] = sizes.get(file.stem, 0) + file.size
-    told = snapshot.log
-    live = told.live() - {file.stem for file in snapshot.files if file.name in damaged}
-    live -= told.damaged
-    chosen = set(live & told.writes)
-    total = sum(sizes.get(stem, 0) for stem in chosen)
-    for stem in sorted(live & told.settled, key=lambda one: (sizes.get(one, 0), one)):
-        if chosen and sizes.get(stem, 0) <= GROWTH * total:
-            chosen.add(stem)
-            total += sizes.get(stem, 0)
-    return chosen
+    for file in live_files.files:
+        sizes[file.write_id] = sizes.get(file.write_id, 0) + file.size
+    current = live_files.manifest
+    live_ids = current.live_ids() - {
+        file.write_id for file in live_files.files if file.name in damaged
+    }
+    live_ids -= current.damaged
+    inputs = set(live_ids & current.writes)
+    total = sum(sizes.get(write_id, 0) for write_id in inputs)
+    for write_id in sorted(
+        live_ids & current.finalized, key=lambda write_id: (sizes.get(write_id, 0), write_id)
+    ):
+        if inputs and sizes.get(write_id, 0) <= GROWTH * total:
+            inputs.add(write_id)
+            total += sizes.get(write_id, 0)
+    return inputs
 
 
 def _merge(
-    store: Store, snapshot: LiveFiles, damaged: Collection[str], chosen: set[str]
+    store: Store, live_files: LiveFiles, damaged: Collection[str], inputs: set[str]
 ) -> tuple[int, int]:
     """The rows of the chosen stems that count, one file for each table and day."""
-    began = time.monotonic()
-    stem = f"c{round(time.time() * 1000):013d}-{secrets.token_hex(4)}"
+    start = time.monotonic()
+    write_id = f"c{round(time.time() * 1000):013d}-{secrets.token_hex(4)}"
     files = rows = 0
-    with open_view(store, snapshot, without=damaged) as found:
-        for name, day in sorted({(f.table, f.day) for f in snapshot.files if f.stem in chosen}):
-            wanted = {f.name for f in snapshot.files if f.stem in chosen and f.day == day}
-            table = found.table(name, wanted)
-            part = found.get(table.order_by(["run_id", TABLES[name].day]))
+    with open_view(store, live_files, without=damaged) as view:
+        for name, day in sorted(
+            {(f.table, f.day) for f in live_files.files if f.write_id in inputs}
+        ):
+            file_names = {f.name for f in live_files.files if f.write_id in inputs and f.day == day}
+            table = view.table(name, file_names)
+            part = view.get(table.order_by(["run_id", TABLES[name].day]))
             if part.num_rows:
                 content = arrow.to_parquet(part.cast(arrow.arrow_schema(TABLES[name])))
-                store.place.put(manifest.file_name(name, day, stem, SCHEMA), content)
+                store.files.put(manifest.file_name(name, day, write_id, SCHEMA), content)
                 files, rows = files + 1, rows + part.num_rows
-    if time.monotonic() - began > DEAD_S / 2:
+    if time.monotonic() - start > DEAD_S / 2:
         raise HeadwayError(
             f"compacting {store.url} took more than {DEAD_S / 2:.0f} s", code="store-too-slow"
         )
-    store.place.put(manifest.compaction_marker(stem), manifest.to_marker(chosen, SCHEMA))
+    store.files.put(manifest.compaction_marker(write_id), manifest.to_marker(inputs, SCHEMA))
     return files, rows
 
 
-def clear(store: Store, grace_s: float) -> int:
+def collect_garbage(store: Store, grace_s: float) -> int:
     """Settle compactions and delete what they replace, and what dead writers left."""
     now = time.time()
-    told = _finalize(store, now - grace_s)
-    files = store.files()
-    gone = 0
-    left = set(told.damaged)  # what they replace is not known for sure, and they hide it
-    for stem in sorted(told.settled):  # in this order: one may replace an earlier one
-        replaced = told.compactions[stem]
-        if stem in left or replaced & left:
-            left.add(stem)
+    current = _finalize(store, now - grace_s)
+    files = store.data_files()
+    deleted = 0
+    undecided = set(current.damaged)  # what they replace is not known for sure, and they hide it
+    for write_id in sorted(current.finalized):  # in this order: one may replace an earlier one
+        replaced = current.compactions[write_id]
+        if write_id in undecided or replaced & undecided:
+            undecided.add(write_id)
             continue
-        gone += _delete(store, [file.name for file in files if file.stem in replaced])
-        for old in replaced:
+        deleted += _delete(store, [file.name for file in files if file.write_id in replaced])
+        for replaced_id in replaced:
             for marker in (
-                manifest.commit_marker(old),
-                manifest.compaction_marker(old),
-                manifest.finalized_marker(old),
+                manifest.commit_marker(replaced_id),
+                manifest.compaction_marker(replaced_id),
+                manifest.finalized_marker(replaced_id),
             ):
-                store.place.delete(marker)
-    counted = told.live()
-    for stem in told.compactions.keys() - counted - told.settled:
-        if told.missing(stem):  # it lost, and can never count again
-            store.place.delete(manifest.compaction_marker(stem))
-    return gone + _delete(store, _orphans(store, now - DEAD_S))
+                store.files.delete(marker)
+    live_ids = current.live_ids()
+    for write_id in current.compactions.keys() - live_ids - current.finalized:
+        if current.missing(write_id):  # it lost, and can never count again
+            store.files.delete(manifest.compaction_marker(write_id))
+    return deleted + _delete(store, _orphans(store, now - DEAD_S))
 
 
 def _finalize(store: Store, before: float) -> manifest.Manifest:
     """Those that were complete by then, and count, count from now on whatever comes."""
-    told = store.read_log()
-    counted = set(told.in_force())
-    for entry in list(store.place.entries(manifest.COMPACTIONS)):
-        for stem in manifest.marker_ids([entry.name], ".json") & counted - told.settled:
-            if entry.changed <= before:
-                copy = manifest.to_marker(told.compactions[stem], SCHEMA)
-                store.place.put(manifest.finalized_marker(stem), copy)
-    return store.read_log()
+    current = store.read_manifest()
+    active = set(current.active_compactions())
+    for entry in list(store.files.entries(manifest.COMPACTIONS)):
+        for write_id in manifest.marker_ids([entry.name], ".json") & active - current.finalized:
+            if entry.modified_at <= before:
+                content = manifest.to_marker(current.compactions[write_id], SCHEMA)
+                store.files.put(manifest.finalized_marker(write_id), content)
+    return store.read_manifest()
 
 
 def _orphans(store: Store, before: float) -> list[str]:
     """Old files of no write and no compaction, and what was never renamed."""
-    told = store.read_log()
-    known = told.writes | told.compactions.keys() | told.damaged
-    found = []
+    current = store.read_manifest()
+    known_ids = current.writes | current.compactions.keys() | current.damaged
+    orphans = []
     for folder in (*TABLES, manifest.COMMITS, manifest.COMPACTIONS):
-        for entry in store.place.entries(folder):
+        for entry in store.files.entries(folder):
             file = manifest.parse_file_name(entry.name, entry.size)
-            aside = entry.name.rpartition("/")[2].startswith(".")
-            if entry.changed <= before and (aside or (file and file.stem not in known)):
-                found.append(entry.name)
-    return found
+            is_temporary = entry.name.rpartition("/")[2].startswith(".")
+            if entry.modified_at <= before and (
+                is_temporary or (file and file.write_id not in known_ids)
+            ):
+                orphans.append(entry.name)
+    return orphans
 
 
 def _delete(store: Store, names: Collection[str]) -> int:
     for name in names:
-        store.place.delete(name)
+        store.files.delete(name)
     return len(names)

@@ -31,7 +31,7 @@ COMMITS = "commits"
 COMPACTIONS = "compactions"
 
 _FILE = re.compile(
-    r"(?P<table>\w+)/day=(?P<day>\d{4}-\d\d-\d\d)/(?P<stem>[\w-]+)\.s(?P<schema>\d+)\.parquet"
+    r"(?P<table>\w+)/day=(?P<day>\d{4}-\d\d-\d\d)/(?P<write_id>[\w-]+)\.s(?P<schema>\d+)\.parquet"
 )
 
 
@@ -42,7 +42,7 @@ class DataFile:
     name: str
     table: str
     day: str
-    stem: str
+    write_id: str
     schema: int
     size: int
 
@@ -53,56 +53,62 @@ class Manifest:
 
     writes: frozenset[str] = frozenset()
     compactions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # and what it replaces
-    settled: frozenset[str] = frozenset()
+    finalized: frozenset[str] = frozenset()
     damaged: frozenset[str] = frozenset()  # compactions whose marker cannot be read
 
-    def in_force(self) -> list[str]:
+    def active_compactions(self) -> list[str]:
         """The compactions that count."""
-        taken: set[str] = set()
-        found = []
-        for stem in sorted(self.compactions, key=lambda one: (one not in self.settled, one)):
-            replaced = self.compactions[stem]
-            whole = stem in self.settled or not self.missing(stem)
-            if whole and not replaced & taken:
-                taken |= replaced
-                found.append(stem)
-        return found
+        superseded: set[str] = set()
+        active = []
+        for write_id in sorted(
+            self.compactions, key=lambda candidate: (candidate not in self.finalized, candidate)
+        ):
+            replaced = self.compactions[write_id]
+            is_complete = write_id in self.finalized or not self.missing(write_id)
+            if is_complete and not replaced & superseded:
+                superseded |= replaced
+                active.append(write_id)
+        return active
 
-    def missing(self, stem: str) -> frozenset[str]:
+    def missing(self, write_id: str) -> frozenset[str]:
         """What a compaction replaces and is not there."""
-        return self.compactions[stem] - self.writes - self.compactions.keys()
+        return self.compactions[write_id] - self.writes - self.compactions.keys()
 
-    def live(self) -> frozenset[str]:
+    def live_ids(self) -> frozenset[str]:
         """The stems whose rows count."""
-        counted = self.in_force()
-        replaced = frozenset[str]().union(*(self.compactions[stem] for stem in counted))
-        return (self.writes | frozenset(counted)) - replaced
+        active = self.active_compactions()
+        replaced = frozenset[str]().union(*(self.compactions[write_id] for write_id in active))
+        return (self.writes | frozenset(active)) - replaced
 
-    def unclear(self) -> bool:
+    def is_inconsistent(self) -> bool:
         """Whether something was deleted while this was read: then it should be read again."""
-        return any(self.missing(stem) for stem in self.compactions if stem not in self.settled)
+        return any(
+            self.missing(write_id)
+            for write_id in self.compactions
+            if write_id not in self.finalized
+        )
 
 
 def new_write_id(as_of: float | None = None) -> str:
     """A name for a write; of two, the one that knows more of a run sorts last."""
     now = time.time()
-    known = now if as_of is None else as_of
-    return f"{round(known * 1000):013d}-{round(now * 1000):013d}-{secrets.token_hex(4)}"
+    timestamp = now if as_of is None else as_of
+    return f"{round(timestamp * 1000):013d}-{round(now * 1000):013d}-{secrets.token_hex(4)}"
 
 
-def file_name(table: str, day: str, stem: str, schema: int) -> str:
+def file_name(table: str, day: str, write_id: str, schema: int) -> str:
     """Where rows of a table lie."""
-    return f"{table}/day={day}/{stem}.s{schema}.parquet"
+    return f"{table}/day={day}/{write_id}.s{schema}.parquet"
 
 
-def commit_marker(stem: str) -> str:
+def commit_marker(write_id: str) -> str:
     """The marker of a write."""
-    return f"{COMMITS}/{stem}.json"
+    return f"{COMMITS}/{write_id}.json"
 
 
-def compaction_marker(stem: str) -> str:
+def compaction_marker(write_id: str) -> str:
     """The marker of a compaction."""
-    return f"{COMPACTIONS}/{stem}.json"
+    return f"{COMPACTIONS}/{write_id}.json"
 
 
 def to_marker(replaces: Iterable[str], schema: int) -> bytes:
@@ -114,29 +120,31 @@ def to_marker(replaces: Iterable[str], schema: int) -> bytes:
 def from_marker(content: bytes) -> frozenset[str] | None:
     """What a compaction replaces; None where its marker is damaged."""
     try:
-        told = json.loads(content)
-        names = told["replaces"]
-        whole = told.get("check", _checksum(names)) == _checksum(names)  # older ones have none
+        data = json.loads(content)
+        names = data["replaces"]
+        is_valid = data.get("check", _checksum(names)) == _checksum(names)  # older ones have none
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return frozenset(names) if whole and isinstance(names, list) and names else None
+    return frozenset(names) if is_valid and isinstance(names, list) and names else None
 
 
 def _checksum(names: list[str]) -> str:
     return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def finalized_marker(stem: str) -> str:
+def finalized_marker(write_id: str) -> str:
     """The marker of a compaction that can no longer lose."""
-    return f"{COMPACTIONS}/{stem}.settled"
+    return f"{COMPACTIONS}/{write_id}.settled"
 
 
 def parse_file_name(name: str, size: int) -> DataFile | None:
     """The file that a name is of; None for what is none of ours."""
-    found = _FILE.fullmatch(name)
-    if found is None:
+    match = _FILE.fullmatch(name)
+    if match is None:
         return None
-    return DataFile(name, found["table"], found["day"], found["stem"], int(found["schema"]), size)
+    return DataFile(
+        name, match["table"], match["day"], match["write_id"], int(match["schema"]), size
+    )
 
 
 def marker_ids(names: Iterable[str], suffix: str) -> frozenset[str]:

@@ -31,7 +31,7 @@ class LiveFiles:
     """The files of a store that counted at one moment."""
 
     files: tuple[DataFile, ...]
-    log: Manifest
+    manifest: Manifest
 
     def of(self, table: str) -> list[DataFile]:
         """Those of one table."""
@@ -43,8 +43,8 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.place = open_fleet_files(url)
-        self._known = False  # to be a store
+        self.files = open_fleet_files(url)
+        self._checked = False  # to be a store
 
     def write(self, rows: Rows, *, as_of: float | None = None) -> str:
         """Add rows by table name, all or none of them; the version that they have there.
@@ -55,42 +55,45 @@ class Store:
         attempt that has rows must have one in `attempts`, and its run one in `runs`.
         """
         arrow.require_packages(*arrow.WRITE_PACKAGES)
-        began = time.monotonic()
+        start = time.monotonic()
         version = manifest.new_write_id(as_of)
         tables = to_tables(rows, version)
-        self._claim()
+        self._create_if_empty()
         for name, table in tables.items():
             for day, part in arrow.split_by_day(TABLES[name], table):
-                self.place.put(
+                self.files.put(
                     manifest.file_name(name, day, version, SCHEMA), arrow.to_parquet(part)
                 )
-        if time.monotonic() - began > WRITE_S:
+        if time.monotonic() - start > WRITE_S:
             raise HeadwayError(
                 f"writing to {self.url} took more than {WRITE_S:.0f} s; try again",
                 code="store-too-slow",
             )
-        told = {"schema": SCHEMA, "rows": {name: table.num_rows for name, table in tables.items()}}
-        self.place.put(manifest.commit_marker(version), json.dumps(told).encode())
+        content = {
+            "schema": SCHEMA,
+            "rows": {name: table.num_rows for name, table in tables.items()},
+        }
+        self.files.put(manifest.commit_marker(version), json.dumps(content).encode())
         return version
 
-    def _claim(self) -> None:
+    def _create_if_empty(self) -> None:
         """Make the place a store, unless it is something else."""
-        if self._known:
+        if self._checked:
             return
         if not self.exists():
-            if self.place.taken() and not self.exists():
+            if not self.files.is_empty() and not self.exists():
                 raise UsageError(
                     f"{self.url} is not empty and is not a store; give another --store",
                     code="not-a-store",
                 )
-            told = {"store": "headway fleet", "schema": SCHEMA, "headway": __version__}
-            self.place.put(manifest.STORE_MARKER, json.dumps(told).encode())
-        self._known = True
+            content = {"store": "headway fleet", "schema": SCHEMA, "headway": __version__}
+            self.files.put(manifest.STORE_MARKER, json.dumps(content).encode())
+        self._checked = True
 
     def exists(self) -> bool:
         """Whether a store lies there."""
         try:
-            self.place.get(manifest.STORE_MARKER)
+            self.files.get(manifest.STORE_MARKER)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -105,77 +108,81 @@ class Store:
                 store=self.url,
             )
 
-    def read_log(self) -> Manifest:
+    def read_manifest(self) -> Manifest:
         """What is complete at this moment."""
-        found = self._read_log()
-        return self._read_log() if found.unclear() else found
+        current = self._read_manifest()
+        return self._read_manifest() if current.is_inconsistent() else current
 
-    def _read_log(self) -> Manifest:
+    def _read_manifest(self) -> Manifest:
         """Writes before compactions: what a compaction replaces is deleted only later."""
         writes = manifest.marker_ids(
-            (entry.name for entry in self.place.entries(manifest.COMMITS)), ".json"
+            (entry.name for entry in self.files.entries(manifest.COMMITS)), ".json"
         )
-        names = [entry.name for entry in self.place.entries(manifest.COMPACTIONS)]
-        settled = manifest.marker_ids(names, ".settled")
+        names = [entry.name for entry in self.files.entries(manifest.COMPACTIONS)]
+        finalized = manifest.marker_ids(names, ".settled")
         compactions: dict[str, frozenset[str]] = {}
         damaged = set()
-        for stem in manifest.marker_ids(names, ".json"):
+        for write_id in manifest.marker_ids(names, ".json"):
             with contextlib.suppress(FileNotFoundError):  # replaced by a larger one meanwhile
-                replaces = manifest.from_marker(self.place.get(manifest.compaction_marker(stem)))
-                if replaces is None and stem in settled:
-                    replaces = manifest.from_marker(self.place.get(manifest.finalized_marker(stem)))
+                replaces = manifest.from_marker(
+                    self.files.get(manifest.compaction_marker(write_id))
+                )
+                if replaces is None and write_id in finalized:
+                    replaces = manifest.from_marker(
+                        self.files.get(manifest.finalized_marker(write_id))
+                    )
                 if replaces is None:
-                    damaged.add(stem)
+                    damaged.add(write_id)
                 else:
-                    compactions[stem] = replaces
-        for stem in sorted(damaged & settled):
-            compactions[stem] = self._replaced(stem, compactions)
-        return Manifest(writes, compactions, settled & compactions.keys(), frozenset(damaged))
+                    compactions[write_id] = replaces
+        for write_id in sorted(damaged & finalized):
+            compactions[write_id] = self._replaced(write_id, compactions)
+        return Manifest(writes, compactions, finalized & compactions.keys(), frozenset(damaged))
 
-    def _replaced(self, stem: str, others: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    def _replaced(self, write_id: str, others: Mapping[str, frozenset[str]]) -> frozenset[str]:
         """What a compaction replaces, by its rows: they have the versions of their writes."""
-        mine = self._versions(stem)
-        return mine | {
+        versions = self._versions(write_id)
+        return versions | {
             other
             for other, replaces in others.items()
-            if stem not in replaces and self._versions(other) & mine
+            if write_id not in replaces and self._versions(other) & versions
         }
 
-    def _versions(self, stem: str) -> frozenset[str]:
+    def _versions(self, write_id: str) -> frozenset[str]:
         import pyarrow.parquet as pq
 
-        found: set[str] = set()
-        for file in self.files():
-            if file.stem == stem and file.table in ("runs", "attempts"):
-                with contextlib.suppress(Exception), self.place.open(file.name) as content:
+        versions: set[str] = set()
+        for file in self.data_files():
+            if file.write_id == write_id and file.table in ("runs", "attempts"):
+                with contextlib.suppress(Exception), self.files.open(file.name) as content:
                     rows = pq.ParquetFile(content).read([VERSION.name])
-                    found.update(rows[VERSION.name].unique().to_pylist())
-        return frozenset(found)
+                    versions.update(rows[VERSION.name].unique().to_pylist())
+        return frozenset(versions)
 
-    def files(self) -> list[DataFile]:
+    def data_files(self) -> list[DataFile]:
         """All that lie there, whether they count or not."""
-        found = []
+        files = []
         for table in TABLES:
-            for entry in self.place.entries(table):
+            for entry in self.files.entries(table):
                 file = manifest.parse_file_name(entry.name, entry.size)
                 if file is not None:
-                    found.append(file)
-        return found
+                    files.append(file)
+        return files
 
-    def snapshot(self) -> LiveFiles:
+    def live_files(self) -> LiveFiles:
         """The files that count now; what is complete is asked first, so all of it is there."""
         self.check()
-        told = self.read_log()
-        live = told.live()
-        files = tuple(file for file in self.files() if file.stem in live)
-        newer = max((file.schema for file in files), default=SCHEMA)
-        if newer > SCHEMA:
+        current = self.read_manifest()
+        live_ids = current.live_ids()
+        files = tuple(file for file in self.data_files() if file.write_id in live_ids)
+        newest = max((file.schema for file in files), default=SCHEMA)
+        if newest > SCHEMA:
             raise NewerSchema(
-                f"the store {self.url} has files of schema {newer}, and this Headway reads up to "
+                f"the store {self.url} has files of schema {newest}, and this Headway reads up to "
                 f"{SCHEMA}; install a newer Headway",
-                schema=newer,
+                schema=newest,
             )
-        return LiveFiles(files, told)
+        return LiveFiles(files, current)
 
 
 def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
@@ -187,7 +194,9 @@ def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
                 code="table-unknown",
                 table=name,
             )
-    tables = {name: arrow.to_arrow(TABLES[name], given, version) for name, given in rows.items()}
+    tables = {
+        name: arrow.to_arrow(TABLES[name], table_rows, version) for name, table_rows in rows.items()
+    }
     _check_keys(tables)
     return tables
 

@@ -53,7 +53,7 @@ class Database:
             _replace_older(con, tables)
         return version
 
-    def ask(self, question: QueryFn) -> QueryResult:
+    def ask(self, query_fn: QueryFn) -> QueryResult:
         """The rows that an Ibis expression over the tables gives."""
         arrow.require_packages(*arrow.READ_PACKAGES)
         import ibis
@@ -62,7 +62,7 @@ class Database:
             self._check(con)
             engine = ibis.postgres.from_connection(con)
             tables = {name: engine.table(name, database=PG_SCHEMA) for name in TABLES}
-            return QueryResult(engine.to_pyarrow(question(tables)), ())
+            return QueryResult(engine.to_pyarrow(query_fn(tables)), ())
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[psycopg.Connection[Any]]:
@@ -74,14 +74,14 @@ class Database:
             with psycopg.connect(self._url) as con:
                 yield con
         except psycopg.Error as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise HeadwayError(
-                f"{self.url} cannot be used: {why}", code="store-unusable"
+                f"{self.url} cannot be used: {reason}", code="store-unusable"
             ) from error
 
     def _exists(self, con: psycopg.Connection[Any]) -> bool:
-        found = con.execute("SELECT to_regclass(%s)", [f"{PG_SCHEMA}.store"]).fetchone()
-        return found is not None and found[0] is not None
+        row = con.execute("SELECT to_regclass(%s)", [f"{PG_SCHEMA}.store"]).fetchone()
+        return row is not None and row[0] is not None
 
     def _check(self, con: psycopg.Connection[Any]) -> None:
         if not self._exists(con):
@@ -95,8 +95,8 @@ class Database:
 
     def _fits(self, con: psycopg.Connection[Any]) -> int:
         """The schema that it has; one sentence if that is newer than ours."""
-        found = con.execute(f"SELECT max(schema) FROM {PG_SCHEMA}.store").fetchone()
-        schema = int(found[0]) if found and found[0] is not None else 0
+        row = con.execute(f"SELECT max(schema) FROM {PG_SCHEMA}.store").fetchone()
+        schema = int(row[0]) if row and row[0] is not None else 0
         if schema > SCHEMA:
             raise NewerSchema(
                 f"the store {self.url} has schema {schema}, and this Headway knows up to {SCHEMA}; "

@@ -34,7 +34,7 @@ class QueryResult(NamedTuple):
 
 def run_query(
     store: Store,
-    question: QueryFn,
+    query_fn: QueryFn,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -42,26 +42,30 @@ def run_query(
 ) -> QueryResult:
     """The rows that an Ibis expression over the tables of a store gives, by DuckDB or a Spark."""
     arrow.require_packages(*arrow.READ_PACKAGES)
-    look, failures = (open_view, _duckdb_errors()) if session is None else spark.spark_view(session)
+    open_, failures = (
+        (open_view, _duckdb_errors()) if session is None else spark.spark_view(session)
+    )
     damaged: dict[str, str] = {}
-    for left in reversed(range(TRIES)):
-        snapshot = store.snapshot()
+    for retries in reversed(range(TRIES)):
+        live_files = store.live_files()
         try:
-            with look(store, snapshot, without=damaged) as found:
-                rows = found.get(question(found.tables(since, until)))
+            with open_(store, live_files, without=damaged) as view:
+                rows = view.get(query_fn(view.tables(since, until)))
             break
         except failures as error:
-            new = find_damaged(store, snapshot, known=damaged) if left else {}
-            damaged.update(new)
-            if not (new or (left and _files_deleted(store, snapshot))):
-                why = str(error).splitlines()[0]
+            newly_damaged = find_damaged(store, live_files, skip=damaged) if retries else {}
+            damaged.update(newly_damaged)
+            if not (newly_damaged or (retries and _files_deleted(store, live_files))):
+                reason = str(error).splitlines()[0]
                 raise HeadwayError(
-                    f"the store {store.url} cannot be read: {why}", code="store-unreadable"
+                    f"the store {store.url} cannot be read: {reason}", code="store-unreadable"
                 ) from error
-    whys = (*damaged.values(), *damaged_markers(store, snapshot))
-    notes = [with_code(f"left out: {why}", code="file-damaged") for why in whys]
-    if len(snapshot.files) > MANY_FILES:
-        text = f"{len(snapshot.files):,} files were read; `headway fleet compact` makes that faster"
+    reasons = (*damaged.values(), *damaged_markers(store, live_files))
+    notes = [with_code(f"left out: {reason}", code="file-damaged") for reason in reasons]
+    if len(live_files.files) > MANY_FILES:
+        text = (
+            f"{len(live_files.files):,} files were read; `headway fleet compact` makes that faster"
+        )
         notes.append(with_code(text, code="many-files"))
     return QueryResult(rows, tuple(notes))
 
@@ -72,23 +76,26 @@ def _duckdb_errors() -> tuple[type[Exception], ...]:
     return duckdb.Error, OSError
 
 
-def damaged_markers(store: Store, snapshot: LiveFiles) -> list[str]:
+def damaged_markers(store: Store, live_files: LiveFiles) -> list[str]:
     """Markers of compactions that cannot be read; the rows are known without them."""
-    stems = sorted(snapshot.log.damaged)
-    return [f"{store.place.path(manifest.compaction_marker(stem))} is damaged" for stem in stems]
+    write_ids = sorted(live_files.manifest.damaged)
+    return [
+        f"{store.files.path(manifest.compaction_marker(write_id))} is damaged"
+        for write_id in write_ids
+    ]
 
 
-def find_damaged(store: Store, snapshot: LiveFiles, *, known: Collection[str]) -> dict[str, str]:
+def find_damaged(store: Store, live_files: LiveFiles, *, skip: Collection[str]) -> dict[str, str]:
     """Files that cannot be read, and why; looked for only when something has failed."""
     import pyarrow.parquet as pq
 
-    opened = store.place.open
-    found = {}
-    for file in snapshot.files:
-        if file.name in known:
+    open_file = store.files.open
+    reasons = {}
+    for file in live_files.files:
+        if file.name in skip:
             continue
         try:
-            with opened(file.name) as content:
+            with open_file(file.name) as content:
                 parquet = pq.ParquetFile(content)
                 _check_columns(file, parquet.schema_arrow)
                 for _ in parquet.iter_batches():
@@ -96,9 +103,9 @@ def find_damaged(store: Store, snapshot: LiveFiles, *, known: Collection[str]) -
         except FileNotFoundError:
             continue
         except Exception as error:  # Arrow's own, OSError, whatever a file system raises
-            why = str(error).splitlines()[0][:100]
-            found[file.name] = f"{store.place.path(file.name)} is damaged ({why})"
-    return found
+            reason = str(error).splitlines()[0][:100]
+            reasons[file.name] = f"{store.files.path(file.name)} is damaged ({reason})"
+    return reasons
 
 
 def _check_columns(file: DataFile, schema: pyarrow.Schema) -> None:
@@ -110,6 +117,8 @@ def _check_columns(file: DataFile, schema: pyarrow.Schema) -> None:
             raise ValueError(f"its column {name} is not that of {file.table}")
 
 
-def _files_deleted(store: Store, snapshot: LiveFiles) -> bool:
+def _files_deleted(store: Store, live_files: LiveFiles) -> bool:
     """Whether files were deleted since: a compaction has replaced them, and settled."""
-    return not {file.name for file in snapshot.files} <= {file.name for file in store.files()}
+    return not {file.name for file in live_files.files} <= {
+        file.name for file in store.data_files()
+    }

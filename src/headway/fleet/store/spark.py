@@ -27,31 +27,33 @@ def spark_view(session: SparkSession) -> tuple[OpenView, tuple[type[Exception], 
     from pyspark.errors import PySparkException
 
     @contextlib.contextmanager
-    def look(store: Store, snapshot: LiveFiles, *, without: Collection[str] = ()) -> Iterator[View]:
+    def open_spark_view(
+        store: Store, live_files: LiveFiles, *, without: Collection[str] = ()
+    ) -> Iterator[View]:
         import ibis
 
         con = ibis.pyspark.connect(session)
-        made: list[str] = []
+        views: list[str] = []
 
         def scan(names: Sequence[str]) -> ir.Table:
-            made.append(f"files_{secrets.token_hex(8)}")
-            rows = _read(session, [hadoop_path(store.place.path(name)) for name in names])
-            rows.createOrReplaceTempView(made[-1])
-            found: ir.Table = con.table(made[-1])
-            return found
+            views.append(f"files_{secrets.token_hex(8)}")
+            rows = _read(session, [hadoop_path(store.files.path(name)) for name in names])
+            rows.createOrReplaceTempView(views[-1])
+            table: ir.Table = con.table(views[-1])
+            return table
 
         try:
-            yield View(con, snapshot, without, scan)
+            yield View(con, live_files, without, scan)
         finally:
-            for name in made:
+            for name in views:
                 session.catalog.dropTempView(name)
 
-    return look, (PySparkException, Py4JError, OSError)
+    return open_spark_view, (PySparkException, Py4JError, OSError)
 
 
-def _read(session: SparkSession, addresses: Sequence[str]) -> Any:
+def _read(session: SparkSession, paths: Sequence[str]) -> Any:
     """All rows of files; their folders say nothing that their columns do not say."""
-    return session.read.option("recursiveFileLookup", True).parquet(*addresses)
+    return session.read.option("recursiveFileLookup", True).parquet(*paths)
 
 
 def hadoop_path(path: str) -> str:

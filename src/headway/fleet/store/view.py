@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 STEPS: Mapping[int, Mapping[str, Step]] = {}
 
 
-def migrate(table: Table, found: ir.Table, schema: int) -> ir.Table:
+def migrate(table: Table, rows: ir.Table, schema: int) -> ir.Table:
     """A table that was read from files of that schema, with the columns of today."""
     import ibis
 
     for old in range(schema, SCHEMA):
         step = STEPS.get(old, {}).get(table.name)
-        found = step(found) if step else found
+        rows = step(rows) if step else rows
     columns = {
         column.name: (
-            found[column.name].cast(column.type)
-            if column.name in found.columns
+            rows[column.name].cast(column.type)
+            if column.name in rows.columns
             else ibis.null(column.type)
         )
         for column in table.columns
     }
-    return found.select(**columns)
+    return rows.select(**columns)
 
 
 # In these every row has its own time, so files of other days need not be opened.
@@ -70,7 +70,7 @@ class Tables(dict[str, "ir.Table"]):
 
 @contextlib.contextmanager
 def open_view(
-    store: Store, snapshot: LiveFiles, *, without: Collection[str] = ()
+    store: Store, live_files: LiveFiles, *, without: Collection[str] = ()
 ) -> Iterator[View]:
     """A snapshot on a DuckDB in this process; files from afar are fetched when they are needed."""
     import ibis
@@ -80,8 +80,10 @@ def open_view(
         # It would come on stdout after two seconds, into the midst of JSON or CSV.
         con.raw_sql("SET enable_progress_bar = false")
         with tempfile.TemporaryDirectory(prefix="headway-store-") as folder:
-            fetch = store.place.fetch
-            yield View(con, snapshot, without, lambda names: _scan(con, fetch(names, Path(folder))))
+            fetch = store.files.fetch
+            yield View(
+                con, live_files, without, lambda names: _scan(con, fetch(names, Path(folder)))
+            )
     finally:
         con.disconnect()
 
@@ -92,17 +94,19 @@ class View:
     def __init__(
         self,
         con: Any,  # a backend of Ibis
-        snapshot: LiveFiles,
+        live_files: LiveFiles,
         without: Collection[str],
         scan: Callable[[Sequence[str]], ir.Table],
     ) -> None:
         self._con = con
         self._scan = scan
-        self._writes = snapshot.log.writes & snapshot.log.live()  # not those in compacted files
-        self._files = [file for file in snapshot.files if file.name not in without]
+        self._writes = (
+            live_files.manifest.writes & live_files.manifest.live_ids()
+        )  # not those in compacted files
+        self._files = [file for file in live_files.files if file.name not in without]
         runs = self._versions("runs", ["run_id"])
         attempts = self._versions("attempts", ["run_id", "attempt"])
-        self._fresh = {version for found in (runs, attempts) for version in found.fresh}
+        self._fresh = {version for versions in (runs, attempts) for version in versions.fresh}
         self._stale = {
             name: _select_stale(
                 runs.stale if name == "runs" else attempts.stale, self._lies_in_files
@@ -112,32 +116,32 @@ class View:
 
     def get(self, rows: ir.Table) -> pyarrow.Table:
         """What an expression over the tables gives."""
-        found: pyarrow.Table = self._con.to_pyarrow(rows)
-        return found
+        result: pyarrow.Table = self._con.to_pyarrow(rows)
+        return result
 
     def tables(self, since: datetime | None = None, until: datetime | None = None) -> Tables:
         """Every table; `since` and `until` only spare files, rows are still to be filtered."""
-        first, last = (one and one.date().isoformat() for one in (since, until))
-        wanted = {
+        first, last = (limit and limit.date().isoformat() for limit in (since, until))
+        names = {
             file.name
             for file in self._files
             if file.table not in PRUNED_TABLES
             or ((not first or file.day >= first) and (not last or file.day <= last))
         }
-        return Tables(lambda name: self.table(name, wanted))
+        return Tables(lambda name: self.table(name, names))
 
-    def table(self, name: str, wanted: Collection[str]) -> ir.Table:
+    def table(self, name: str, file_names: Collection[str]) -> ir.Table:
         """The rows of one table that lie in the wanted files and count."""
         import ibis
 
-        files = [f for f in self._files if f.name in wanted and self._lies_in_files(f.stem)]
+        files = [f for f in self._files if f.name in file_names and self._lies_in_files(f.write_id)]
         rows = self._read(name, files)
         stale = self._stale[name]
         return rows.anti_join(ibis.memtable(stale), stale.column_names) if len(stale) else rows
 
-    def _lies_in_files(self, stem: str) -> bool:
+    def _lies_in_files(self, write_id: str) -> bool:
         """Whether a stem's files are read: not those of a write of which nothing is the newest."""
-        return stem not in self._writes or stem in self._fresh
+        return write_id not in self._writes or write_id in self._fresh
 
     def _versions(self, name: str, keys: list[str]) -> _Versions:
         """Within a stem a key has one version: the largest stem is only asked for what others have.
@@ -147,25 +151,25 @@ class View:
         sizes: dict[str, int] = defaultdict(int)
         for file in self._files:
             if file.table == name:
-                sizes[file.stem] += file.size
-        largest = max(sizes, key=lambda stem: (sizes[stem], stem), default="")
-        others = [f for f in self._files if f.table == name and f.stem != largest]
+                sizes[file.write_id] += file.size
+        largest = max(sizes, key=lambda write_id: (sizes[write_id], write_id), default="")
+        others = [f for f in self._files if f.table == name and f.write_id != largest]
         if not others:
             empty = arrow.arrow_schema(TABLES[name]).empty_table()
             return _Versions({largest}, empty.select([*keys, "version"]))
-        twice = self._read(name, others).select(keys).distinct()
-        rows = self._read(name, self._files).semi_join(twice, keys)
-        found = _find_versions(self._con, rows, keys)
-        return _Versions(found.fresh | {largest}, found.stale)
+        shared = self._read(name, others).select(keys).distinct()
+        rows = self._read(name, self._files).semi_join(shared, keys)
+        versions = _find_versions(self._con, rows, keys)
+        return _Versions(versions.fresh | {largest}, versions.stale)
 
     def _read(self, name: str, files: Sequence[DataFile]) -> ir.Table:
         """All rows of some files of one table, in the schema of today."""
         import ibis
 
-        mine = [file for file in files if file.table == name]
+        own_files = [file for file in files if file.table == name]
         parts = []
-        for schema in sorted({file.schema for file in mine}):
-            names = [file.name for file in mine if file.schema == schema]
+        for schema in sorted({file.schema for file in own_files}):
+            names = [file.name for file in own_files if file.schema == schema]
             parts.append(migrate(TABLES[name], self._scan(names), schema))
         if not parts:
             return ibis.memtable(arrow.arrow_schema(TABLES[name]).empty_table())
@@ -197,14 +201,14 @@ def _find_versions(con: Any, rows: ir.Table, keys: list[str]) -> _Versions:
         marked.agg(by="version", rows=marked.count(), fresh=marked.count(where=is_newest))
     ).to_pylist()
     stale = marked.filter(~is_newest).drop("newest")
-    if all(one["rows"] == one["fresh"] for one in counts):  # mostly: the files are read once
+    if all(row["rows"] == row["fresh"] for row in counts):  # mostly: the files are read once
         stale = stale.limit(0)
     return _Versions(
-        {one["version"] for one in counts if one["fresh"]}, con.to_pyarrow(stale).combine_chunks()
+        {row["version"] for row in counts if row["fresh"]}, con.to_pyarrow(stale).combine_chunks()
     )
 
 
-def _select_stale(stale: pyarrow.Table, wanted: Callable[[str], bool]) -> pyarrow.Table:
+def _select_stale(stale: pyarrow.Table, is_read: Callable[[str], bool]) -> pyarrow.Table:
     import pyarrow as pa
 
-    return stale.filter(pa.array(map(wanted, stale["version"].to_pylist()), pa.bool_()))
+    return stale.filter(pa.array(map(is_read, stale["version"].to_pylist()), pa.bool_()))

@@ -42,7 +42,7 @@ def simulate(
         for name, table in made.items():
             counts[name] = counts.get(name, 0) + table.num_rows
         tell(last + 1, counts["buckets"])
-    store.place.put(TRUTH_FILE, json.dumps(ground_truth(plan), indent=1).encode())
+    store.files.put(TRUTH_FILE, json.dumps(ground_truth(plan), indent=1).encode())
     return counts
 
 

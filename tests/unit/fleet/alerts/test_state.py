@@ -59,7 +59,7 @@ def test_what_is_saved_is_loaded(store: Store) -> None:
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     AlertStateStore(store).save(State(), None)
-    path = Path(store.place.path("alerts.json"))
+    path = Path(store.files.path("alerts.json"))
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -68,8 +68,8 @@ def test_acknowledgements_wait_until_they_are_read(store: Store) -> None:
     assert kept.acks() == {}
     kept.acknowledge("a", "kim")
     kept.acknowledge("b", None)
-    store.place.put("alerts/acks/c.json", b"torn")
-    store.place.put("alerts/acks/note.txt", b"no ack")
+    store.files.put("alerts/acks/c.json", b"torn")
+    store.files.put("alerts/acks/note.txt", b"no ack")
     assert kept.acks() == {"a": "kim", "b": None}
     kept.forget("a")
     kept.forget("a")
@@ -105,6 +105,6 @@ def test_only_one_watches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_what_is_no_such_file_is_told(store: Store, text: bytes) -> None:
-    store.place.put(STATE_FILE, text)
+    store.files.put(STATE_FILE, text)
     with pytest.raises(UsageError, check=has_code("alerts-file-damaged")):
         AlertStateStore(store).load()
