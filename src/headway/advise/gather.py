@@ -42,17 +42,17 @@ def gather(path: str, others: Sequence[str] = ()) -> Evidence:
     """A run and other runs of its job: those named, and those beside it with the same command."""
     run = load(path)
     local = "://" not in path
-    found = [load(other) for other in others]
+    runs = [load(other) for other in others]
     if local:
-        known = {run.path.resolve(), *(other.path.resolve() for other in found)}
-        found += [load(one) for one in _runs_of_same_command(run) if one.resolve() not in known][
-            :MAX_OTHER_RUNS
-        ]
+        known = {run.path.resolve(), *(other.path.resolve() for other in runs)}
+        runs += [
+            load(folder) for folder in _runs_of_same_command(run) if folder.resolve() not in known
+        ][:MAX_OTHER_RUNS]
     return Evidence(
         ledger=run.ledger,
         where=path,
         warm=local and _is_warm(run),
-        others=tuple(OtherRun(ledger=one.ledger, warm=_is_warm(one)) for one in found),
+        others=tuple(OtherRun(ledger=other.ledger, warm=_is_warm(other)) for other in runs),
         tuning=_tuning(run) if local and _has_compiles(run.ledger) else None,
     )
 
@@ -60,12 +60,12 @@ def gather(path: str, others: Sequence[str] = ()) -> Evidence:
 def _runs_of_same_command(run: Run) -> list[Path]:
     """The newest runs in the same folder with the same command."""
     command = run_files.read_identity(run.path).get("command")
-    made = {}
-    for one in run.path.resolve().parent.iterdir():
-        identity = run_files.read_identity(one) if (one / run_files.JOURNAL).is_dir() else {}
-        if command and identity.get("command") == command and one != run.path.resolve():
-            made[one] = float(identity.get("created") or 0.0)
-    return sorted(made, key=lambda one: -made[one])[:MAX_OTHER_RUNS]
+    created = {}
+    for folder in run.path.resolve().parent.iterdir():
+        identity = run_files.read_identity(folder) if (folder / run_files.JOURNAL).is_dir() else {}
+        if command and identity.get("command") == command and folder != run.path.resolve():
+            created[folder] = float(identity.get("created") or 0.0)
+    return sorted(created, key=lambda folder: -created[folder])[:MAX_OTHER_RUNS]
 
 
 def _is_warm(run: Run) -> bool:
@@ -85,13 +85,13 @@ def _tuning(run: Run) -> Tuning | None:
 
     journals, _ = reader.read_journals(str(run.path / run_files.JOURNAL))
     _, kernels = same_setup(collect(journals))
-    found = [prune(kernel, MAX_KERNEL_LOSS) for kernel in kernels]
+    advice = [prune(kernel, MAX_KERNEL_LOSS) for kernel in kernels]
     return (
         Tuning(
-            kernels=len(found),
-            spent=sum(one.spent for one in found),
-            left=sum(one.predicted for one in found),
+            kernels=len(advice),
+            time_s=sum(kernel_advice.spent for kernel_advice in advice),
+            remaining_s=sum(kernel_advice.predicted for kernel_advice in advice),
         )
-        if found
+        if advice
         else None
     )

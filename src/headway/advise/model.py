@@ -20,14 +20,14 @@ class Saving:
     Where it is hidden `behind` other time, no more of it can be won than there is of that.
     """
 
-    take: Intervals
-    behind: Intervals | None = None
+    intervals: Intervals
+    hidden_behind: Intervals | None = None
 
     @property
-    def most(self) -> int:
+    def max_gain(self) -> int:
         """All that can be won by it, in ns."""
-        whole = length(self.take)
-        return whole if self.behind is None else min(whole, length(self.behind))
+        whole = length(self.intervals)
+        return whole if self.hidden_behind is None else min(whole, length(self.hidden_behind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Proposal:
     """One change: what to do, which time it would have won, and how sure that is."""
 
     title: str
-    cuts: tuple[Saving, ...]
+    savings: tuple[Saving, ...]
     confidence: Confidence
     why: str  # what the figure and its confidence rest on
     flags: tuple[str, ...] = ()  # of `headway run`
@@ -48,8 +48,8 @@ class Tuning:
     """What the kernels of a run took to tune in the busiest process, and what would be left; s."""
 
     kernels: int
-    spent: float
-    left: float
+    time_s: float
+    remaining_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Evidence:
     lemons: Mapping[str, float] = field(default_factory=dict)  # share of failures beyond chance
 
     @property
-    def all(self) -> tuple[OtherRun, ...]:
+    def all_runs(self) -> tuple[OtherRun, ...]:
         """This run and the others."""
         return (OtherRun(ledger=self.ledger, warm=self.warm), *self.others)
 
@@ -83,12 +83,12 @@ class Advice:
 
     rule: str
     proposal: Proposal
-    alone: int  # ns, if nothing else is done
-    worth: int  # ns that no other one wins
+    standalone: int  # ns, if nothing else is done
+    marginal: int  # ns that no other one wins
     points: float  # of ETT, on top of those before it
     accelerator_ns: int
-    won: Intervals = ()
-    instead: str = ""  # the rule that wins most of its time, where it wins none
+    intervals: Intervals = ()
+    superseded_by: str = ""  # the rule that wins most of its time, where it wins none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +97,13 @@ class AdviceReport:
 
     ledger: Ledger
     advice: tuple[Advice, ...]
-    covered: tuple[Advice, ...]  # would win nothing beside the others
+    superseded: tuple[Advice, ...]  # would win nothing beside the others
     ett_percent: float  # with all of it
     wall: int
     lost: int  # what was not training
     notes: tuple[str, ...] = ()
 
     @property
-    def worth(self) -> int:
+    def gain(self) -> int:
         """Of all of it together."""
-        return sum(one.worth for one in self.advice)
+        return sum(item.marginal for item in self.advice)

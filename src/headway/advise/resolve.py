@@ -26,61 +26,63 @@ def resolve(
 ) -> AdviceReport:
     """Time that two proposals would win goes to the surer one, then to the one worth more."""
     losses = lost_time(ledger)
-    alone = {id(one): _claim(one, losses, ())[0] for _, one in proposals}
+    standalone = {id(proposal): _claim(proposal, losses, ())[0] for _, proposal in proposals}
     ordered = sorted(
         proposals,
         key=lambda pair: (
             CONFIDENCES.index(pair[1].confidence),
-            -length(alone[id(pair[1])]),
+            -length(standalone[id(pair[1])]),
             pair[0],
         ),
     )
     used: Intervals = ()
-    found = []
+    advice = []
     for rule, proposal in ordered:
-        won, taken = _claim(proposal, losses, used)
-        if length(won) < MIN_GAIN_NS:
-            won, taken = (), used
-        used = taken
-        found.append(_advice(ledger, rule, proposal, alone[id(proposal)], won))
-    good = sorted((one for one in found if one.worth), key=lambda one: (-one.worth, one.rule))
-    none = [one for one in found if not one.worth and one.alone >= MIN_GAIN_NS]
-    return _report(ledger, good, none, notes, length(losses))
+        gained, used_after = _claim(proposal, losses, used)
+        if length(gained) < MIN_GAIN_NS:
+            gained, used_after = (), used
+        used = used_after
+        advice.append(_advice(ledger, rule, proposal, standalone[id(proposal)], gained))
+    useful = sorted(
+        (item for item in advice if item.marginal), key=lambda item: (-item.marginal, item.rule)
+    )
+    superseded = [item for item in advice if not item.marginal and item.standalone >= MIN_GAIN_NS]
+    return _report(ledger, useful, superseded, notes, length(losses))
 
 
 def _claim(proposal: Proposal, losses: Intervals, used: Intervals) -> tuple[Intervals, Intervals]:
     """What is left for it to win, and all that is then in use."""
-    won: Intervals = ()
-    for cut in proposal.cuts:
-        free = subtract(intersect(cut.take, losses), used)
-        if cut.behind is not None:
-            room = subtract(subtract(cut.behind, free), used)
+    gained: Intervals = ()
+    for saving in proposal.savings:
+        free = subtract(intersect(saving.intervals, losses), used)
+        if saving.hidden_behind is not None:
+            room = subtract(subtract(saving.hidden_behind, free), used)
             ns = min(length(free), length(room))
             free = take_first(free, ns)
             used = union_of_two(used, take_first(room, ns))
         used = union_of_two(used, free)
-        won = union_of_two(won, free)
-    return won, used
+        gained = union_of_two(gained, free)
+    return gained, used
 
 
 def _advice(
-    ledger: Ledger, rule: str, proposal: Proposal, alone: Intervals, won: Intervals
+    ledger: Ledger, rule: str, proposal: Proposal, standalone: Intervals, gained: Intervals
 ) -> Advice:
     return Advice(
         rule=rule,
         proposal=proposal,
-        alone=length(alone),
-        worth=length(won),
+        standalone=length(standalone),
+        marginal=length(gained),
         points=0.0,
-        accelerator_ns=accelerator_ns(ledger, won),
-        won=won,
+        accelerator_ns=accelerator_ns(ledger, gained),
+        intervals=gained,
     )
 
 
 def _report(
     ledger: Ledger,
-    good: Sequence[Advice],
-    none: Sequence[Advice],
+    useful: Sequence[Advice],
+    superseded: Sequence[Advice],
     notes: Sequence[str],
     losses: int,
 ) -> AdviceReport:
@@ -88,15 +90,17 @@ def _report(
     removed: Intervals = ()
     now = replay(ledger, removed)
     advice = []
-    for one in good:
+    for item in useful:
         before = now.ett_percent
-        removed = union_of_two(removed, one.won)
+        removed = union_of_two(removed, item.intervals)
         now = replay(ledger, removed)
-        advice.append(replace(one, points=now.ett_percent - before))
+        advice.append(replace(item, points=now.ett_percent - before))
     return AdviceReport(
         ledger=ledger,
         advice=tuple(advice),
-        covered=tuple(replace(one, instead=_superseded_by(one, good)) for one in none),
+        superseded=tuple(
+            replace(item, superseded_by=_superseded_by(item, useful)) for item in superseded
+        ),
         ett_percent=now.ett_percent,
         wall=now.wall,
         lost=losses,
@@ -104,10 +108,10 @@ def _report(
     )
 
 
-def _superseded_by(one: Advice, good: Sequence[Advice]) -> str:
+def _superseded_by(advice: Advice, useful: Sequence[Advice]) -> str:
     """Whose time it would have won, for the most part."""
-    wanted = union(*(cut.take for cut in one.proposal.cuts))
-    wanted = union(wanted, *(cut.behind or () for cut in one.proposal.cuts))
-    shared = {other.rule: length(intersect(wanted, other.won)) for other in good}
+    claimed = union(*(saving.intervals for saving in advice.proposal.savings))
+    claimed = union(claimed, *(saving.hidden_behind or () for saving in advice.proposal.savings))
+    shared = {other.rule: length(intersect(claimed, other.intervals)) for other in useful}
     rule = max(shared, key=lambda name: shared[name], default="")
     return rule if rule and shared[rule] else ""

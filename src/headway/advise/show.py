@@ -14,45 +14,48 @@ SCHEMA = 1
 HOUR = 3600 * NS
 
 
-def to_dict(plan: AdviceReport) -> dict[str, Any]:
+def to_dict(report: AdviceReport) -> dict[str, Any]:
     """Seconds, percentage points and accelerator-hours; those of `advice` add up to `with_all`."""
     return {
         "schema": SCHEMA,
-        "run": plan.ledger.run,
-        "wall_s": plan.ledger.wall / NS,
-        "lost_s": plan.lost / NS,
-        "ett_percent": plan.ledger.ett_percent,
+        "run": report.ledger.run,
+        "wall_s": report.ledger.wall / NS,
+        "lost_s": report.lost / NS,
+        "ett_percent": report.ledger.ett_percent,
         "with_all": {
-            "ett_percent": plan.ett_percent,
-            "wall_s": plan.wall / NS,
-            "seconds": plan.worth / NS,
-            "accelerator_hours": sum(one.accelerator_ns for one in plan.advice) / HOUR,
-            "command": run_command(plan, (one.proposal for one in plan.advice)),
+            "ett_percent": report.ett_percent,
+            "wall_s": report.wall / NS,
+            "seconds": report.gain / NS,
+            "accelerator_hours": sum(item.accelerator_ns for item in report.advice) / HOUR,
+            "command": run_command(report, (item.proposal for item in report.advice)),
         },
-        "advice": [_advice_to_dict(plan, one) for one in plan.advice],
-        "covered": [_advice_to_dict(plan, one) | {"instead": one.instead} for one in plan.covered],
-        "notes": list(plan.notes),
+        "advice": [_advice_to_dict(report, item) for item in report.advice],
+        "covered": [
+            _advice_to_dict(report, item) | {"instead": item.superseded_by}
+            for item in report.superseded
+        ],
+        "notes": list(report.notes),
     }
 
 
-def _advice_to_dict(plan: AdviceReport, one: Advice) -> dict[str, Any]:
-    proposal = one.proposal
+def _advice_to_dict(report: AdviceReport, advice: Advice) -> dict[str, Any]:
+    proposal = advice.proposal
     return {
-        "rule": one.rule,
+        "rule": advice.rule,
         "title": proposal.title,
-        "seconds": one.worth / NS,
-        "alone_seconds": one.alone / NS,
-        "points": one.points,
-        "accelerator_hours": one.accelerator_ns / HOUR,
+        "seconds": advice.marginal / NS,
+        "alone_seconds": advice.standalone / NS,
+        "points": advice.points,
+        "accelerator_hours": advice.accelerator_ns / HOUR,
         "confidence": proposal.confidence,
         "why": proposal.why,
-        "command": run_command(plan, [proposal]),
+        "command": run_command(report, [proposal]),
         "code": list(proposal.code),
         "see": proposal.see,
     }
 
 
-def run_command(plan: AdviceReport, proposals: Iterable[Proposal]) -> str | None:
+def run_command(report: AdviceReport, proposals: Iterable[Proposal]) -> str | None:
     """`headway run` with the flags of all of them, each once; None where there are none."""
     flags: dict[str, list[str]] = {}
     for proposal in proposals:
@@ -65,57 +68,62 @@ def run_command(plan: AdviceReport, proposals: Iterable[Proposal]) -> str | None
                 flags[name].append(word)
     if not flags:
         return None
-    words = ["--auto"] if plan.ledger.auto else []  # the run had it, and is to keep it
+    words = ["--auto"] if report.ledger.auto else []  # the run had it, and is to keep it
     words += [word for name, values in flags.items() for word in (name, *values)]
-    job = plan.ledger.command or ("COMMAND",)
+    job = report.ledger.command or ("COMMAND",)
     return shlex.join(["headway", "run", *words, "--", *job])
 
 
 MIN_SHARE = 100  # one part in so many of what was lost is not worth an entry of its own
 
 
-def report_lines(plan: AdviceReport) -> Iterator[str]:
+def report_lines(report: AdviceReport) -> Iterator[str]:
     """All of it."""
-    ledger = plan.ledger
+    ledger = report.ledger
     now = f"ETT {percent(ledger.ett_percent)} of {duration(ledger.wall)}"
-    yield f"headway: {one_line(ledger.run, 60)}: {now}, {duration(plan.lost)} lost"
-    if not plan.advice:
+    yield f"headway: {one_line(ledger.run, 60)}: {now}, {duration(report.lost)} lost"
+    if not report.advice:
         yield "  no rule finds time in this run that it knows how to win"
-    large = [one for one in plan.advice if one.worth * MIN_SHARE >= plan.lost]
-    for number, one in enumerate(large, 1):
-        yield from _advice_lines(plan, number, one)
-    small = plan.advice[len(large) :]
-    if small:
+    major = [item for item in report.advice if item.marginal * MIN_SHARE >= report.lost]
+    for number, item in enumerate(major, 1):
+        yield from _advice_lines(report, number, item)
+    minor = report.advice[len(major) :]
+    if minor:
         yield ""
-        total = f"{count(len(small), 'change')} worth less, {duration(sum(o.worth for o in small))}"
-        yield f"  {total} together: {', '.join(one.rule for one in small)}"
-    if plan.advice:
+        total = f"{count(len(minor), 'change')} worth less, "
+        total += duration(sum(item.marginal for item in minor))
+        yield f"  {total} together: {', '.join(item.rule for item in minor)}"
+    if report.advice:
         yield ""
-        won = f"{duration(plan.worth)} of the {duration(plan.lost)}"
-        yield f"  With all of it: ETT {percent(plan.ett_percent)}, {won} won"
-        together = run_command(plan, (one.proposal for one in plan.advice))
+        gained = f"{duration(report.gain)} of the {duration(report.lost)}"
+        yield f"  With all of it: ETT {percent(report.ett_percent)}, {gained} won"
+        together = run_command(report, (item.proposal for item in report.advice))
         if together:
             yield f"  All flags at once:  {together}"
         if together and ledger.auto is None:
             job = shlex.join(ledger.command or ("COMMAND",))
             yield f"  Or every booster that is safe for the job:  headway run --auto -- {job}"
-    for one in plan.covered:
-        by = f", which {one.instead} wins as well" if one.instead else ""
-        yield f"  Not beside it: {one.rule}, {duration(one.alone)} alone{by}"
-    for note in plan.notes:
+    for item in report.superseded:
+        by = f", which {item.superseded_by} wins as well" if item.superseded_by else ""
+        yield f"  Not beside it: {item.rule}, {duration(item.standalone)} alone{by}"
+    for note in report.notes:
         yield f"  Note: {one_line(note, 300)}"
 
 
-def _advice_lines(plan: AdviceReport, number: int, one: Advice) -> Iterator[str]:
-    proposal = one.proposal
+def _advice_lines(report: AdviceReport, number: int, advice: Advice) -> Iterator[str]:
+    proposal = advice.proposal
     yield ""
     yield f"  {number}. {one_line(proposal.title, 200)}"
-    worth = f"+{one.points:.1f} points, {duration(one.worth)}, "
-    worth += format_accelerator_hours(one.accelerator_ns)
-    more = f"; {duration(one.alone)} without the others" if one.alone > one.worth else ""
-    yield f"     {worth}{more}"
+    gain = f"+{advice.points:.1f} points, {duration(advice.marginal)}, "
+    gain += format_accelerator_hours(advice.accelerator_ns)
+    more = (
+        f"; {duration(advice.standalone)} without the others"
+        if advice.standalone > advice.marginal
+        else ""
+    )
+    yield f"     {gain}{more}"
     yield f"     {proposal.confidence} confidence: {one_line(proposal.why, 600)}"
-    yield from command_lines(one.rule, proposal)
+    yield from command_lines(advice.rule, proposal)
 
 
 def command_lines(rule: str, proposal: Proposal) -> Iterator[str]:
@@ -129,5 +137,5 @@ def command_lines(rule: str, proposal: Proposal) -> Iterator[str]:
 def format_accelerator_hours(ns: int) -> str:
     """Accelerator-hours, with as many digits as there is to say."""
     number = ns / HOUR
-    told = f"{number:,.1f}" if number >= 10 else f"{number:.2g}"
-    return f"{told} accelerator-hours"
+    text = f"{number:,.1f}" if number >= 10 else f"{number:.2g}"
+    return f"{text} accelerator-hours"

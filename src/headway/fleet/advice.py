@@ -34,12 +34,12 @@ class FleetAdviceRow:
     rule: str
     job: str
     runs: int
-    worth: int
+    gain: int
     accelerator_ns: int
     points: float  # of the store's ETT by accelerator-hours, on top of the rows before it
     by_confidence: Mapping[str, int]  # accelerator-ns
-    most: Advice  # that of the run in which it is worth most
-    plan: AdviceReport  # of that run
+    largest: Advice  # that of the run in which it is worth most
+    report: AdviceReport  # of that run
 
     @property
     def confidence(self) -> str:
@@ -48,22 +48,22 @@ class FleetAdviceRow:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        proposal = self.most.proposal
+        proposal = self.largest.proposal
         return {
             "rule": self.rule,
             "job": self.job,
             "runs": self.runs,
-            "seconds": self.worth / NS,
+            "seconds": self.gain / NS,
             "accelerator_hours": self.accelerator_ns / HOUR,
             "points": self.points,
             "confidence": self.confidence,
             "accelerator_hours_by_confidence": {
                 name: ns / HOUR for name, ns in self.by_confidence.items()
             },
-            "most_in_run": self.plan.ledger.run,
+            "most_in_run": self.report.ledger.run,
             "title": proposal.title,
             "why": proposal.why,
-            "command": run_command(self.plan, [proposal]),
+            "command": run_command(self.report, [proposal]),
             "code": list(proposal.code),
             "see": proposal.see,
         }
@@ -75,7 +75,7 @@ class FleetAdvice:
 
     store: str
     runs: int
-    held: int  # accelerator-ns of all runs
+    accelerator_ns: int  # accelerator-ns of all runs
     effective: int
     rows: tuple[FleetAdviceRow, ...]
     notes: tuple[str, ...] = ()
@@ -83,26 +83,26 @@ class FleetAdvice:
     @property
     def ett_percent(self) -> float:
         """By accelerator-hours."""
-        return 100.0 * self.effective / self.held if self.held else 0.0
+        return 100.0 * self.effective / self.accelerator_ns if self.accelerator_ns else 0.0
 
     @property
-    def won(self) -> int:
+    def gained_ns(self) -> int:
         """Accelerator-ns of all rows."""
         return sum(row.accelerator_ns for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """What `headway advise STORE --json` prints."""
-        rest = self.held - self.won
+        rest = self.accelerator_ns - self.gained_ns
         return {
             "schema": SCHEMA,
             "store": self.store,
             "runs": self.runs,
-            "accelerator_hours": self.held / HOUR,
-            "lost_accelerator_hours": (self.held - self.effective) / HOUR,
+            "accelerator_hours": self.accelerator_ns / HOUR,
+            "lost_accelerator_hours": (self.accelerator_ns - self.effective) / HOUR,
             "ett_percent": self.ett_percent,
             "with_all": {
                 "ett_percent": 100.0 * self.effective / rest if rest else 0.0,
-                "accelerator_hours": self.won / HOUR,
+                "accelerator_hours": self.gained_ns / HOUR,
             },
             "advice": [row.to_dict() for row in self.rows],
             "notes": list(self.notes),
@@ -110,19 +110,20 @@ class FleetAdvice:
 
     def lines(self) -> Iterator[str]:
         """For a terminal."""
-        hours = format_accelerator_hours(self.held)
-        told = f"{count(self.runs, 'run')}, {hours}, ETT {percent(self.ett_percent)}"
-        yield f"headway: {self.store}: {told}"
+        hours = format_accelerator_hours(self.accelerator_ns)
+        summary = f"{count(self.runs, 'run')}, {hours}, ETT {percent(self.ett_percent)}"
+        yield f"headway: {self.store}: {summary}"
         if not self.rows:
             yield "  no rule finds time in these runs that it knows how to win"
         for number, row in enumerate(self.rows[:MAX_ROWS_SHOWN], 1):
-            proposal = row.most.proposal
+            proposal = row.largest.proposal
             yield ""
             yield f"  {number}. {row.job}: {one_line(proposal.title, 200)}"
-            worth = f"+{row.points:.2f} points, {format_accelerator_hours(row.accelerator_ns)}"
-            yield f"     {worth} in {count(row.runs, 'run')}; {row.confidence} confidence"
-            run = one_line(row.plan.ledger.run, 60)
-            yield f"     most in {run}, {duration(row.most.worth)}: {one_line(proposal.why, 600)}"
+            gain = f"+{row.points:.2f} points, {format_accelerator_hours(row.accelerator_ns)}"
+            yield f"     {gain} in {count(row.runs, 'run')}; {row.confidence} confidence"
+            run = one_line(row.report.ledger.run, 60)
+            most = f"most in {run}, {duration(row.largest.marginal)}"
+            yield f"     {most}: {one_line(proposal.why, 600)}"
             yield from command_lines(row.rule, proposal)
         if len(self.rows) > MAX_ROWS_SHOWN:
             yield f"  and {len(self.rows) - MAX_ROWS_SHOWN} more; see --json"
@@ -136,73 +137,77 @@ def advise_fleet(store: Store | Database, since: datetime | None = None) -> Flee
         (run["job"] or "-", stored_ledgers.ledger_from_rows(run, tables[run["run_id"]]))
         for run in runs
     ]
-    alike: dict[tuple[str, tuple[str, ...]], list[Ledger]] = defaultdict(list)
+    by_command: dict[tuple[str, tuple[str, ...]], list[Ledger]] = defaultdict(list)
     for job, ledger in ledgers:
-        alike[job, ledger.command].append(ledger)
-    plans = []
+        by_command[job, ledger.command].append(ledger)
+    reports = []
     for job, ledger in ledgers:
         others = [
-            one for one in alike[job, ledger.command][-MAX_OTHER_RUNS - 1 :] if one is not ledger
+            other
+            for other in by_command[job, ledger.command][-MAX_OTHER_RUNS - 1 :]
+            if other is not ledger
         ]
         evidence = Evidence(
             ledger=ledger,
             where=ledger.run,
-            others=tuple(OtherRun(ledger=one) for one in others[-MAX_OTHER_RUNS:]),
+            others=tuple(OtherRun(ledger=other) for other in others[-MAX_OTHER_RUNS:]),
             lemons=lemons,
         )
-        plans.append((job, advise_run(evidence)))
-    return collect(store.url, plans, notes)
+        reports.append((job, advise_run(evidence)))
+    return collect(store.url, reports, notes)
 
 
 def collect(
-    store: str, plans: Sequence[tuple[str, AdviceReport]], notes: Sequence[str] = ()
+    store: str, reports: Sequence[tuple[str, AdviceReport]], notes: Sequence[str] = ()
 ) -> FleetAdvice:
     """Plans of many runs by rule and job, the most accelerator-hours first."""
-    held = sum(accelerator_ns(plan.ledger, ((0, plan.ledger.wall),)) for _, plan in plans)
-    idle = sum(accelerator_ns(plan.ledger, lost_time(plan.ledger)) for _, plan in plans)
-    found: dict[tuple[str, str], list[tuple[AdviceReport, Advice]]] = defaultdict(list)
-    for job, plan in plans:
-        for one in plan.advice:
-            found[one.rule, job].append((plan, one))
-    ordered = sorted(found.items(), key=lambda item: (-_accelerator_ns(item[1]), item[0]))
-    told = []
-    rest, effective = held, held - idle
+    accelerator_time = sum(
+        accelerator_ns(report.ledger, ((0, report.ledger.wall),)) for _, report in reports
+    )
+    idle = sum(accelerator_ns(report.ledger, lost_time(report.ledger)) for _, report in reports)
+    by_rule: dict[tuple[str, str], list[tuple[AdviceReport, Advice]]] = defaultdict(list)
+    for job, report in reports:
+        for advice in report.advice:
+            by_rule[advice.rule, job].append((report, advice))
+    ordered = sorted(by_rule.items(), key=lambda item: (-_accelerator_ns(item[1]), item[0]))
+    rows = []
+    rest, effective = accelerator_time, accelerator_time - idle
     for (rule, job), members in ordered:
         before, rest = rest, rest - _accelerator_ns(members)
         points = 100.0 * effective / rest - 100.0 * effective / before if rest else 0.0
-        told.append(_row(rule, job, members, points))
-    said = dict.fromkeys([*notes, *(note for _, plan in plans for note in plan.notes)])
+        rows.append(_row(rule, job, members, points))
+    all_notes = dict.fromkeys([*notes, *(note for _, report in reports for note in report.notes)])
     return FleetAdvice(
         store=redact.text(store),
-        runs=len(plans),
-        held=held,
+        runs=len(reports),
+        accelerator_ns=accelerator_time,
         effective=effective,
-        rows=tuple(told),
-        notes=tuple(said),
+        rows=tuple(rows),
+        notes=tuple(all_notes),
     )
 
 
 def _accelerator_ns(members: Sequence[tuple[AdviceReport, Advice]]) -> int:
-    return sum(one.accelerator_ns for _, one in members)
+    return sum(advice.accelerator_ns for _, advice in members)
 
 
 def _row(
     rule: str, job: str, members: Sequence[tuple[AdviceReport, Advice]], points: float
 ) -> FleetAdviceRow:
-    sure: dict[str, int] = defaultdict(int)
-    for _, one in members:
-        sure[one.proposal.confidence] += one.accelerator_ns
-    plan, most = max(members, key=lambda pair: pair[1].accelerator_ns)
+    by_confidence: dict[str, int] = defaultdict(int)
+    for _, advice in members:
+        by_confidence[advice.proposal.confidence] += advice.accelerator_ns
+    report, largest = max(members, key=lambda pair: pair[1].accelerator_ns)
     return FleetAdviceRow(
         rule=rule,
         job=job,
-        runs=len({id(plan) for plan, _ in members}),
-        worth=sum(one.worth for _, one in members),
+        runs=len({id(report) for report, _ in members}),
+        gain=sum(advice.marginal for _, advice in members),
         accelerator_ns=_accelerator_ns(members),
         points=points,
-        by_confidence=dict(sure),
-        most=most,
-        plan=plan,
+        by_confidence=dict(by_confidence),
+        largest=largest,
+        report=report,
     )
 
 
@@ -218,11 +223,11 @@ def _read(
     tables: dict[str, dict[str, list[stored_ledgers.StoreRow]]] = {
         run["run_id"]: {name: [] for name in stored_ledgers.LEDGER_TABLES} for run in runs
     }
-    for name, (found, _) in answers.items():
-        for row in found:
+    for name, (rows, _) in answers.items():
+        for row in rows:
             if row["run_id"] in tables:
                 tables[row["run_id"]][name].append(row)
-    notes = [note for _, told in answers.values() for note in told]
+    notes = [note for _, messages in answers.values() for note in messages]
     return runs, tables, list(dict.fromkeys(notes))
 
 
@@ -249,5 +254,5 @@ def _lemons(store: Store | Database, since: datetime | None) -> dict[str, float]
     if not isinstance(store, Store):
         return {}
     hosts = read_hosts(store, Filter((), since))
-    found = find_lemons(hosts.names, hosts.failures, hosts.hours)
-    return {one.host: 1 - one.expected / one.failures for one in found}
+    lemons = find_lemons(hosts.names, hosts.failures, hosts.hours)
+    return {lemon.host: 1 - lemon.expected / lemon.failures for lemon in lemons}

@@ -38,9 +38,9 @@ stretches = st.lists(st.tuples(moments, moments), max_size=4).map(union)
 proposals = st.builds(
     Proposal,
     title=st.just("do it"),
-    cuts=st.lists(st.builds(Saving, take=stretches, behind=st.none() | stretches), max_size=3).map(
-        tuple
-    ),
+    savings=st.lists(
+        st.builds(Saving, intervals=stretches, hidden_behind=st.none() | stretches), max_size=3
+    ).map(tuple),
     confidence=st.sampled_from(CONFIDENCES),
     why=st.just(""),
 )
@@ -49,10 +49,10 @@ proposals = st.builds(
 def balances(ledger: Ledger, plan: AdviceReport) -> None:
     losses = ledger.wall - ledger.buckets.get(EFFECTIVE, 0)
     assert plan.lost == losses
-    assert all(one.worth > 0 and one.points >= 0 and one.alone >= 0 for one in plan.advice)
-    assert sum(one.worth for one in plan.advice) == plan.worth <= losses
-    again = replay(ledger, union(*(one.won for one in plan.advice)))
-    assert again.wall == plan.wall == ledger.wall - plan.worth
+    assert all(one.marginal > 0 and one.points >= 0 and one.standalone >= 0 for one in plan.advice)
+    assert sum(one.marginal for one in plan.advice) == plan.gain <= losses
+    again = replay(ledger, union(*(one.intervals for one in plan.advice)))
+    assert again.wall == plan.wall == ledger.wall - plan.gain
     assert again.buckets.get(EFFECTIVE, 0) == ledger.buckets.get(EFFECTIVE, 0)
     assert sum(again.buckets.values()) == again.wall
     assert plan.ett_percent == again.ett_percent
@@ -74,12 +74,12 @@ def test_the_rules_over_any_run(ledger: Ledger, others: list[Ledger], warm: bool
     evidence = Evidence(
         ledger=ledger,
         others=tuple(OtherRun(ledger=one, warm=warm) for one in others),
-        tuning=Tuning(kernels=2, spent=9.0, left=1.0),
+        tuning=Tuning(kernels=2, time_s=9.0, remaining_s=1.0),
         lemons={"node-0": 0.5} if warm else {},
     )
     plan = advise(evidence)
     balances(ledger, plan)
-    assert {one.rule for one in (*plan.advice, *plan.covered)} <= set(rules.OWN)
+    assert {one.rule for one in (*plan.advice, *plan.superseded)} <= set(rules.OWN)
 
 
 def overlapping(data: float, model: float, compiled: float) -> Ledger:
@@ -100,8 +100,8 @@ def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled
     plan = resolve(
         ledger,
         [
-            ("stages", _proposal(Saving(take=waited, behind=built))),
-            ("fast", _proposal(Saving(take=waited, behind=compiler))),
+            ("stages", _proposal(Saving(intervals=waited, hidden_behind=built))),
+            ("fast", _proposal(Saving(intervals=waited, hidden_behind=compiler))),
         ],
     )
     critical = max(data, model + compiled)
@@ -117,12 +117,15 @@ def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: fl
     plan = resolve(
         ledger,
         [
-            ("cache", _proposal(Saving(take=compiler), sure=surer == "cache")),
-            ("fast", _proposal(Saving(take=waited, behind=compiler), sure=surer == "fast")),
+            ("cache", _proposal(Saving(intervals=compiler), sure=surer == "cache")),
+            (
+                "fast",
+                _proposal(Saving(intervals=waited, hidden_behind=compiler), sure=surer == "fast"),
+            ),
         ],
     )
     # Without a compile the batch is waited for as before, whoever comes first.
-    assert plan.worth == length(compiler)
+    assert plan.gain == length(compiler)
 
 
 def test_the_surer_one_wins_what_two_want() -> None:
@@ -131,19 +134,25 @@ def test_the_surer_one_wins_what_two_want() -> None:
     half = ((0, 4 * NS),)
     plan = resolve(
         ledger,
-        [("all", _proposal(Saving(take=take))), ("some", _proposal(Saving(take=half), sure=True))],
+        [
+            ("all", _proposal(Saving(intervals=take))),
+            ("some", _proposal(Saving(intervals=half), sure=True)),
+        ],
     )
-    assert [(one.rule, one.worth // NS, one.alone // NS) for one in plan.advice] == [
+    assert [(one.rule, one.marginal // NS, one.standalone // NS) for one in plan.advice] == [
         ("all", 6, 10),
         ("some", 4, 4),
     ]
     plan = resolve(
         ledger,
-        [("all", _proposal(Saving(take=take), sure=True)), ("some", _proposal(Saving(take=half)))],
+        [
+            ("all", _proposal(Saving(intervals=take), sure=True)),
+            ("some", _proposal(Saving(intervals=half))),
+        ],
     )
-    (covered,) = plan.covered
-    assert (covered.rule, covered.instead, covered.alone) == ("some", "all", 4 * NS)
+    (covered,) = plan.superseded
+    assert (covered.rule, covered.superseded_by, covered.standalone) == ("some", "all", 4 * NS)
 
 
 def _proposal(*cuts: Saving, sure: bool = False) -> Proposal:
-    return Proposal(title="", cuts=cuts, confidence="high" if sure else "low", why="")
+    return Proposal(title="", savings=cuts, confidence="high" if sure else "low", why="")

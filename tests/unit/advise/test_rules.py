@@ -43,7 +43,7 @@ def worth(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> tuple[flo
     """Seconds and confidence of the one thing that a rule proposes."""
     (found,) = ask(rule, ledger, *others, **known)
     plan: AdviceReport = resolve(ledger, [(rule, found)])
-    return plan.worth / NS, found.confidence
+    return plan.gain / NS, found.confidence
 
 
 def one(line: Line, **others: Any) -> Ledger:
@@ -181,9 +181,9 @@ def test_a_cold_compile_by_a_start_that_was_not() -> None:
 
 def test_tuning_less_what_is_kept() -> None:
     line = Line().start("start", pt2_compile=10)
-    tuning = Tuning(kernels=3, spent=6.0, left=1.5)
+    tuning = Tuning(kernels=3, time_s=6.0, remaining_s=1.5)
     assert worth("autotune_pruning", one(line), tuning=tuning) == (4.5, "medium")
-    assert not ask("autotune_pruning", one(line), tuning=replace(tuning, left=6.0))
+    assert not ask("autotune_pruning", one(line), tuning=replace(tuning, remaining_s=6.0))
 
 
 def test_a_size_that_changes() -> None:
@@ -340,7 +340,7 @@ def test_a_whole_run_is_advised_by_several() -> None:
     plan = resolve(ledger, proposals)
     named = {one.rule for one in plan.advice}
     assert {"fast_batch", "async_checkpoint", "publish_off", "restart_warmth"} <= named
-    assert 0 < plan.worth <= plan.lost
+    assert 0 < plan.gain <= plan.lost
 
 
 def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +353,7 @@ def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Good:
         def proposals(self, evidence: Evidence) -> list[Proposal]:
-            return [Proposal(title="mine", cuts=(), confidence="low", why="")]
+            return [Proposal(title="mine", savings=(), confidence="low", why="")]
 
     class Bad:
         def proposals(self, evidence: Evidence) -> list[Proposal]:

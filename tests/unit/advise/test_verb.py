@@ -128,8 +128,8 @@ def test_a_run_under_auto_keeps_it() -> None:
 
 def test_changes_worth_little_share_a_line() -> None:
     plan = advise(Evidence(ledger=killed()))
-    assert plan.advice[-1].worth * 100 > plan.lost
-    small = dataclasses.replace(plan.advice[-1], worth=10_000_000, rule="small_rule")
+    assert plan.advice[-1].marginal * 100 > plan.lost
+    small = dataclasses.replace(plan.advice[-1], marginal=10_000_000, rule="small_rule")
     said = list(report_lines(dataclasses.replace(plan, advice=(*plan.advice, small, small))))
     (line,) = [line for line in said if "small_rule" in line]
     assert "20 ms" in line and line.count("small_rule") == 2

@@ -87,7 +87,7 @@ def test_what_others_write_need_not_be_whole() -> None:
 def test_rules_that_need_sums_alone_say_the_same() -> None:
     here, there = killed(), again(killed())
     worths = [
-        {one.rule: one.worth // NS for one in advise(Evidence(ledger=ledger)).advice}
+        {one.rule: one.marginal // NS for one in advise(Evidence(ledger=ledger)).advice}
         for ledger in (here, there)
     ]
     for rule in ("async_checkpoint", "publish_off", "restart_warmth", "data_workers"):

@@ -62,13 +62,13 @@ def rule(name: str) -> Rule:
 
 def ask(evidence: Evidence) -> tuple[list[tuple[str, Proposal]], list[str]]:
     """What all rules propose; one that fails is named, and the others are heard."""
-    found: list[tuple[str, Proposal]] = []
+    proposals: list[tuple[str, Proposal]] = []
     notes: list[str] = []
     for name in names():
         try:
-            found += [(name, one) for one in rule(name).proposals(evidence)]
+            proposals += [(name, proposal) for proposal in rule(name).proposals(evidence)]
         except Exception as error:
             if name in OWN:
                 raise
             notes.append(f"the rule {name} has failed: {type(error).__name__}: {error}")
-    return found, notes
+    return proposals, notes

@@ -17,20 +17,22 @@ GROUP_BUCKETS = (*buckets_of("process_group_init"), "waste.blocked")
 
 def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
     """What the rank that lost least by it could do without."""
-    made = evidence.ledger.groups_made
-    needless = [one for one in made if one.needless and not is_installed_package(one.where)]
-    if not needless:
+    created = evidence.ledger.groups_made
+    avoidable = [
+        group for group in created if group.needless and not is_installed_package(group.where)
+    ]
+    if not avoidable:
         return
-    ns = sum(one.needless for one in needless)
-    calls = sum(one.calls for one in needless)
-    settled = all(one.settled for one in needless)
+    ns = sum(group.needless for group in avoidable)
+    calls = sum(group.calls for group in avoidable)
+    complete = all(group.settled for group in avoidable)
     yield Proposal(
-        title=f"Make only the process groups that are used ({needless[0].where})",
-        cuts=(Saving(take=take_last(time_in(evidence.ledger, GROUP_BUCKETS), ns)),),
-        confidence="medium" if settled else "low",
+        title=f"Make only the process groups that are used ({avoidable[0].where})",
+        savings=(Saving(intervals=take_last(time_in(evidence.ledger, GROUP_BUCKETS), ns)),),
+        confidence="medium" if complete else "low",
         why=f"of {count(calls, 'call')} a rank {duration(ns)} went to groups of other ranks, "
         "unused or repeated ones: an estimate from the times of the calls"
-        + ("" if settled else ", and not every rank came to its end"),
+        + ("" if complete else ", and not every rank came to its end"),
         code=(
             'mesh = headway.startup.process_groups.partition({"dp": 4, "tp": 2})  # your own shape',
             'mesh["tp"].pg()  # made here, at its first use',
@@ -51,15 +53,15 @@ START_BUCKETS = buckets_of(*START_STAGES[3:])
 def propose_shard_metadata(evidence: Evidence) -> Iterator[Proposal]:
     """All but one of the calls of a place, on the rank that waited least in them."""
     ledger = evidence.ledger
-    own = [one for one in ledger.early_calls if not is_installed_package(one.where)]
-    many = [one for one in own if one.what in OBJECT_COLLECTIVES and one.times > 1]
-    if not many:
+    own = [call for call in ledger.early_calls if not is_installed_package(call.where)]
+    repeated = [call for call in own if call.what in OBJECT_COLLECTIVES and call.times > 1]
+    if not repeated:
         return
-    ns = sum(one.least - one.least // one.times for one in many)
-    place = max(many, key=lambda one: one.least)
+    ns = sum(call.least - call.least // call.times for call in repeated)
+    place = max(repeated, key=lambda call: call.least)
     yield Proposal(
         title=f"Send shard metadata once, not {place.times:,} times ({place.where})",
-        cuts=(Saving(take=take_last(time_in(ledger, (*START_BUCKETS, UNKNOWN)), ns)),),
+        savings=(Saving(intervals=take_last(time_in(ledger, (*START_BUCKETS, UNKNOWN)), ns)),),
         confidence="medium",
         why=f"{place.times:,} x {place.what} before the first step; all but one took "
         f"{duration(ns)} on the rank that waited least",

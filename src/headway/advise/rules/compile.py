@@ -36,21 +36,21 @@ def propose_compile_cache(evidence: Evidence) -> Iterator[Proposal]:
     cold = [attempt.index for attempt in ledger.attempts if _is_cold(ledger, attempt.index)]
     if not cold or ledger.archives:
         return
-    left = _remaining_compile_time(evidence)
-    cuts = []
+    remaining = _remaining_compile_time(evidence)
+    savings = []
     for attempt in cold:
-        took = time_in(ledger, COMPILE_BUCKETS, attempt)
+        compiling = time_in(ledger, COMPILE_BUCKETS, attempt)
         ns = (
-            _cacheable_time(ledger, attempt, length(took))
-            if left.ns is None
-            else length(took) - left.ns
+            _cacheable_time(ledger, attempt, length(compiling))
+            if remaining.ns is None
+            else length(compiling) - remaining.ns
         )
-        cuts.append(Saving(take=take_last(took, max(ns, 0))))
+        savings.append(Saving(intervals=take_last(compiling, max(ns, 0))))
     yield Proposal(
         title="Keep what torch.compile makes, for the next run and for other nodes",
-        cuts=tuple(cuts),
-        confidence=left.confidence,
-        why=f"{left.why}; the first run with it fills the store",
+        savings=tuple(savings),
+        confidence=remaining.confidence,
+        why=f"{remaining.why}; the first run with it fills the store",
         flags=("--compile-cache", "compile-cache"),
         see="docs/compile-cache.md",
     )
@@ -58,7 +58,7 @@ def propose_compile_cache(evidence: Evidence) -> Iterator[Proposal]:
 
 def _cached_flags(ledger: Ledger, attempt: int) -> list[bool]:
     """Of every first compile of an attempt, whether a cache had it."""
-    return [one.cached for one in first_compiles(ledger, attempt)]
+    return [compile_.cached for compile_ in first_compiles(ledger, attempt)]
 
 
 def _is_cold(ledger: Ledger, attempt: int) -> bool:
@@ -69,15 +69,17 @@ def _is_cold(ledger: Ledger, attempt: int) -> bool:
 def _remaining_compile_time(evidence: Evidence) -> RemainingCompileTime:
     """As starts with a full cache took; else by what this run's compiles were made of."""
     archived, local = [], []
-    for seen in evidence.all:
-        hits = {one.attempt for one in seen.ledger.archives if one.level in ("exact", "job")}
-        for attempt in seen.ledger.attempts:
-            first = _cached_flags(seen.ledger, attempt.index)
-            took = length(time_in(seen.ledger, COMPILE_BUCKETS, attempt.index))
+    for run in evidence.all_runs:
+        hits = {
+            archive.attempt for archive in run.ledger.archives if archive.level in ("exact", "job")
+        }
+        for attempt in run.ledger.attempts:
+            first = _cached_flags(run.ledger, attempt.index)
+            compiling = length(time_in(run.ledger, COMPILE_BUCKETS, attempt.index))
             if attempt.index in hits and first:
-                archived.append(took)
+                archived.append(compiling)
             elif first and all(first):
-                local.append(took)
+                local.append(compiling)
     if archived:
         ns = round(statistics.median(archived))
         return RemainingCompileTime(
@@ -88,24 +90,24 @@ def _remaining_compile_time(evidence: Evidence) -> RemainingCompileTime:
         why = f"starts of this job that found torch's own cache filled took {duration(ns)}"
         return RemainingCompileTime(ns, "medium", f"{why}; one from an archive is not measured")
     if evidence.ledger.compile_parts:
-        told = "what the compiler's own parts took here that a cache holds; tracing is left"
-        return RemainingCompileTime(None, "medium", f"{told}. No start with a cache is measured")
+        reason = "what the compiler's own parts took here that a cache holds; tracing is left"
+        return RemainingCompileTime(None, "medium", f"{reason}. No start with a cache is measured")
     return RemainingCompileTime(
         None, "low", "at most: what a start with a cache takes is not measured"
     )
 
 
-def _cacheable_time(ledger: Ledger, attempt: int, took: int) -> int:
+def _cacheable_time(ledger: Ledger, attempt: int, compiling: int) -> int:
     """Of one start: the share that a cache holds of all that the run compiled."""
     parts = ledger.compile_parts
     total = sum(parts.values())
     if total:
-        return took * sum(parts.get(name, 0) for name in CACHED_PARTS) // total
+        return compiling * sum(parts.get(name, 0) for name in CACHED_PARTS) // total
     by_rank: dict[int, int] = {}
-    for one in ledger.compiles:
-        if one.attempt == attempt and not one.recompile and not one.cached:
-            by_rank[one.rank] = by_rank.get(one.rank, 0) + one.ns
-    return min(max(by_rank.values(), default=0), took)
+    for compile_ in ledger.compiles:
+        if compile_.attempt == attempt and not compile_.recompile and not compile_.cached:
+            by_rank[compile_.rank] = by_rank.get(compile_.rank, 0) + compile_.ns
+    return min(max(by_rank.values(), default=0), compiling)
 
 
 TUNING_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
@@ -114,16 +116,16 @@ TUNING_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 def propose_autotune_pruning(evidence: Evidence) -> Iterator[Proposal]:
     """What tuning took, less what the kept configs will take, as `headway autotune` says."""
     tuning = evidence.tuning
-    if tuning is None or tuning.spent <= tuning.left:
+    if tuning is None or tuning.time_s <= tuning.remaining_s:
         return
     during = time_in(evidence.ledger, TUNING_BUCKETS)
-    ns = min(round((tuning.spent - tuning.left) * NS), length(during))
+    ns = min(round((tuning.time_s - tuning.remaining_s) * NS), length(during))
     yield Proposal(
         title="Tune only the configs that were ever the best",
-        cuts=(Saving(take=take_last(during, ns)),),
+        savings=(Saving(intervals=take_last(during, ns)),),
         confidence="medium",
-        why=f"tuning {count(tuning.kernels, 'kernel')} took {tuning.spent:.2f} s in the busiest "
-        f"process, and the kept configs will take {tuning.left:.2f} s",
+        why=f"tuning {count(tuning.kernels, 'kernel')} took {tuning.time_s:.2f} s in the busiest "
+        f"process, and the kept configs will take {tuning.remaining_s:.2f} s",
         flags=("--autotune", evidence.where),
         code=(f"headway autotune {evidence.where}  # first: writes the file",),
         see="docs/autotune.md",
@@ -136,27 +138,29 @@ RECOMPILE_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:
     """Every recompile that a setting of torch cures, in each attempt."""
     ledger = evidence.ledger
-    cuts, curable = [], []
+    savings, curable = [], []
     for attempt in ledger.attempts:
-        found = [one for one in _recompile_causes(ledger, attempt.index) if KINDS[one.kind].marked]
+        causes = [
+            cause for cause in _recompile_causes(ledger, attempt.index) if KINDS[cause.kind].marked
+        ]
         during = time_in(ledger, RECOMPILE_BUCKETS, attempt.index)
-        if found and during:
-            cuts.append(Saving(take=take_last(during, sum(one.ns for one in found))))
-            curable += found
-    if not cuts:
+        if causes and during:
+            savings.append(Saving(intervals=take_last(during, sum(cause.ns for cause in causes))))
+            curable += causes
+    if not savings:
         return
-    worst = max(curable, key=lambda one: one.ns)
-    again = sum(one.times for one in curable)
-    others = [length(time_in(one.ledger, ("waste.recompile",))) for one in evidence.others]
-    here = length(time_in(ledger, ("waste.recompile",)))
-    cured = any(other < here // 2 for other in others)
+    worst = max(curable, key=lambda cause: cause.ns)
+    recompiles = sum(cause.times for cause in curable)
+    others = [length(time_in(run.ledger, ("waste.recompile",))) for run in evidence.others]
+    recompiling = length(time_in(ledger, ("waste.recompile",)))
+    avoided = any(other < recompiling // 2 for other in others)
     yield Proposal(
         title="Compile what changes as dynamic from the start",
-        cuts=tuple(cuts),
-        confidence="high" if cured else "medium",
-        why=f"{count(again, 'recompile')} of what a setting of torch cures, most for "
+        savings=tuple(savings),
+        confidence="high" if avoided else "medium",
+        why=f"{count(recompiles, 'recompile')} of what a setting of torch cures, most for "
         f"{worst.source or worst.where} ({duration(worst.ns)}); "
-        + ("another run did without" if cured else "that torch takes it is not measured")
+        + ("another run did without" if avoided else "that torch takes it is not measured")
         + ". The first run with it learns, the next one gains",
         flags=("--learn",),
         code=(f"headway recompiles {evidence.where} --verify  # tries it on the first steps",),

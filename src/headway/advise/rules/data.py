@@ -19,26 +19,26 @@ def propose_data_workers(evidence: Evidence) -> Iterator[Proposal]:
     """Down to the share of waiting that another run of this job had, or to none at all."""
     ledger = evidence.ledger
     stalls = time_in(ledger, STALL)
-    trained = length(time_in(ledger, (EFFECTIVE, LOST)))
-    if not stalls or not trained:
+    training = length(time_in(ledger, (EFFECTIVE, LOST)))
+    if not stalls or not training:
         return
-    share = length(stalls) / trained
-    others = [_stall_share(seen.ledger) for seen in evidence.others]
-    known = [one for one in others if one is not None and one < share / 2]
-    left = round(min(known, default=0.0) * trained)
+    share = length(stalls) / training
+    others = [_stall_share(run.ledger) for run in evidence.others]
+    lower = [other for other in others if other is not None and other < share / 2]
+    remaining = round(min(lower, default=0.0) * training)
     # A loader that makes a batch in the wait of a step needs so many of itself to keep up.
     workers = max(1, math.ceil(share))
-    confidence: Confidence = "medium" if known else "low"
-    told = f"for every second of training {duration(round(share * 1e9))} went by waiting for data"
-    if known:
-        told += f"; another run of this job waited {percent(100 * min(known))} of its training"
+    confidence: Confidence = "medium" if lower else "low"
+    reason = f"for every second of training {duration(round(share * 1e9))} went by waiting for data"
+    if lower:
+        reason += f"; another run of this job waited {percent(100 * min(lower))} of its training"
     else:
-        told += "; at most: that the machine has the cores for it is not measured"
+        reason += "; at most: that the machine has the cores for it is not measured"
     yield Proposal(
         title=f"Give the loader {count(workers, 'worker')} more, or let it read further ahead",
-        cuts=(Saving(take=take_last(stalls, length(stalls) - left)),),
+        savings=(Saving(intervals=take_last(stalls, length(stalls) - remaining)),),
         confidence=confidence,
-        why=told,
+        why=reason,
         code=(f"DataLoader(..., num_workers=now + {workers}, prefetch_factor=4)",),
         see="docs/techniques/data-workers.md",
     )
@@ -46,5 +46,5 @@ def propose_data_workers(evidence: Evidence) -> Iterator[Proposal]:
 
 def _stall_share(ledger: Ledger) -> float | None:
     """Waiting over training, where it trained."""
-    trained = length(time_in(ledger, (EFFECTIVE, LOST)))
-    return length(time_in(ledger, STALL)) / trained if trained else None
+    training = length(time_in(ledger, (EFFECTIVE, LOST)))
+    return length(time_in(ledger, STALL)) / training if training else None

@@ -17,18 +17,18 @@ def propose_publish_off(evidence: Evidence) -> Iterator[Proposal]:
     during = time_in(ledger, (PUBLISH,))
     if not during or not ledger.steps:
         return
-    known = [
-        length(time_in(one.ledger, (PUBLISH,))) for one in evidence.others if one.ledger.publish
+    measured = [
+        length(time_in(run.ledger, (PUBLISH,))) for run in evidence.others if run.ledger.publish
     ]
-    left = min(known, default=0)
+    remaining = min(measured, default=0)
     yield Proposal(
         title="Publish by a job of its own",
-        cuts=(Saving(take=take_last(during, length(during) - left)),),
-        confidence="high" if known else "medium",
+        savings=(Saving(intervals=take_last(during, length(during) - remaining)),),
+        confidence="high" if measured else "medium",
         why=f"the trainer held its accelerators for {duration(length(during))} of it; "
         + (
-            f"in another run of this job {duration(left)} was left"
-            if known
+            f"in another run of this job {duration(remaining)} was left"
+            if measured
             else "the job hands over its last checkpoint; that needs a recipe"
         ),
         flags=("--publish", "recipe.toml", "--publish-to", "snapshots"),

@@ -28,13 +28,13 @@ def propose_hang_limits(evidence: Evidence) -> Iterator[Proposal]:
     ledger = evidence.ledger
     hangs = time_in(ledger, (HANG,))
     limit = math.ceil(max(MIN_HANG_LIMIT_S, _longest_normal_pause(ledger) / NS))
-    left = round((limit + CONFIRM_S) * NS)
-    beyond = subtract(hangs, union(*(take_first((one,), left) for one in hangs)))
+    limit_ns = round((limit + CONFIRM_S) * NS)
+    beyond = subtract(hangs, union(*(take_first((hang,), limit_ns) for hang in hangs)))
     if not beyond:
         return
     yield Proposal(
         title=f"End a hang after {limit} s",
-        cuts=(Saving(take=beyond),),
+        savings=(Saving(intervals=beyond),),
         confidence="medium",
         why=f"{count(len(hangs), 'hang')} of {duration(length(hangs))} in all; the longest pause "
         "between steps that went well, and the steps themselves, leave room for this limit. A rank "
@@ -46,8 +46,8 @@ def propose_hang_limits(evidence: Evidence) -> Iterator[Proposal]:
 
 def _longest_normal_pause(ledger: Ledger) -> float:
     """What the hang watch would take for well, by what the ledger shows of steps and pauses."""
-    trained = time_in(ledger, (EFFECTIVE, LOST))
-    step = length(trained) / max(ledger.steps, 1)
+    training = time_in(ledger, (EFFECTIVE, LOST))
+    step = length(training) / max(ledger.steps, 1)
     pauses = [0]
     for attempt in ledger.attempts:
         inside = time_in(ledger, (EFFECTIVE, LOST), attempt.index)
@@ -61,27 +61,31 @@ GAP_BUCKETS = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
 def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
     """Each interruption that Headway may end, brought down to what its own restarts take."""
     ledger = evidence.ledger
-    slow = [one for one in ledger.failures if is_restartable(one) and not _by_headway(one)]
-    gaps = [gap for one in slow if (gap := gap_after(ledger, one))]
+    not_restarted = [
+        failure
+        for failure in ledger.failures
+        if is_restartable(failure) and not _by_headway(failure)
+    ]
+    gaps = [gap for failure in not_restarted if (gap := gap_after(ledger, failure))]
     if not gaps:
         return
-    known = [
-        length(gap_after(seen.ledger, one))
-        for seen in evidence.all
-        for one in seen.ledger.failures
-        if _by_headway(one) and one.attempt + 1 < len(seen.ledger.attempts)
+    measured = [
+        length(gap_after(run.ledger, failure))
+        for run in evidence.all_runs
+        for failure in run.ledger.failures
+        if _by_headway(failure) and failure.attempt + 1 < len(run.ledger.attempts)
     ]
-    left = round(statistics.median(known)) if known else 0
-    told = f"{count(len(gaps), 'time')} {duration(sum(map(length, gaps)))} went by between a death "
-    told += "and the next attempt; "
+    remaining = round(statistics.median(measured)) if measured else 0
+    text = f"{count(len(gaps), 'time')} {duration(sum(map(length, gaps)))} went by between a death "
+    text += "and the next attempt; "
     yield Proposal(
         title="Start again where the job is, as soon as it dies",
-        cuts=tuple(Saving(take=take_last(gap, length(gap) - left)) for gap in gaps),
-        confidence="high" if known else "low",
-        why=told
+        savings=tuple(Saving(intervals=take_last(gap, length(gap) - remaining)) for gap in gaps),
+        confidence="high" if measured else "low",
+        why=text
         + (
-            f"restarts by Headway took {duration(left)} in this job"
-            if known
+            f"restarts by Headway took {duration(remaining)} in this job"
+            if measured
             else "at most: no restart by Headway is measured in this job"
         ),
         flags=restart_flags(ledger),
@@ -111,33 +115,35 @@ def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
     ledger = evidence.ledger
     if evidence.warm:
         return
-    prepared = _imports_ready_at(ledger)
-    cold = [
-        took
+    ready_at = _imports_ready_at(ledger)
+    launches = [
+        launching
         for attempt in _restarted_attempts(ledger)
-        if ledger.attempts[attempt - 1].end >= prepared
-        and (took := time_in(ledger, LAUNCH_BUCKETS, attempt))
+        if ledger.attempts[attempt - 1].end >= ready_at
+        and (launching := time_in(ledger, LAUNCH_BUCKETS, attempt))
     ]
-    if not cold:
+    if not launches:
         return
-    known = [
-        length(time_in(seen.ledger, LAUNCH_BUCKETS, attempt))
-        for seen in evidence.others
-        if seen.warm
-        for attempt in _restarted_attempts(seen.ledger)
+    measured = [
+        length(time_in(run.ledger, LAUNCH_BUCKETS, attempt))
+        for run in evidence.others
+        if run.warm
+        for attempt in _restarted_attempts(run.ledger)
     ]
-    left = round(statistics.median(known)) if known else 0
-    told = (
-        f"{count(len(cold), 'restart')} launched and imported for {duration(_total_length(cold))}; "
-    )
+    remaining = round(statistics.median(measured)) if measured else 0
+    text = f"{count(len(launches), 'restart')} launched and imported for "
+    text += f"{duration(_total_length(launches))}; "
     yield Proposal(
         title="Fork restarts with their imports done",
-        cuts=tuple(Saving(take=take_last(took, length(took) - left)) for took in cold),
-        confidence="high" if known else "low",
-        why=told
+        savings=tuple(
+            Saving(intervals=take_last(launching, length(launching) - remaining))
+            for launching in launches
+        ),
+        confidence="high" if measured else "low",
+        why=text
         + (
-            f"warm ones of this job took {duration(left)} each"
-            if known
+            f"warm ones of this job took {duration(remaining)} each"
+            if measured
             else "at most: no warm restart is measured in this job"
         ),
         flags=(*restart_flags(ledger), "--warm"),
@@ -147,14 +153,14 @@ def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
 
 def _imports_ready_at(ledger: Ledger) -> int:
     """When everything could have been imported once more, beside the first training."""
-    trained = time_in(ledger, (EFFECTIVE, LOST))
+    training = time_in(ledger, (EFFECTIVE, LOST))
     imports = length(time_in(ledger, ("start.launcher_init",)))
-    return trained[0][0] + imports if trained else ledger.wall
+    return training[0][0] + imports if training else ledger.wall
 
 
 def _restarted_attempts(ledger: Ledger) -> list[int]:
     """Attempts after a failure that may be followed by another one where the job is."""
-    after = {one.attempt + 1 for one in ledger.failures if is_restartable(one)}
+    after = {failure.attempt + 1 for failure in ledger.failures if is_restartable(failure)}
     return [index for index in range(1, len(ledger.attempts)) if index in after]
 
 
@@ -177,23 +183,23 @@ def propose_lemon_nodes(evidence: Evidence) -> Iterator[Proposal]:
             by_node.setdefault(node, []).append(failure)
     nodes = {host for rank in ledger.ranks for host in rank.hosts}
     for node, failures in by_node.items():
-        known = evidence.lemons.get(node)
+        excess_share = evidence.lemons.get(node)
         expected = len(failures) / len(nodes) if nodes else len(failures)
-        excess = known if known is not None else 1 - expected / len(failures)
-        if known is None and (len(nodes) < 2 or len(failures) < MIN_FAILURES):
+        excess = excess_share if excess_share is not None else 1 - expected / len(failures)
+        if excess_share is None and (len(nodes) < 2 or len(failures) < MIN_FAILURES):
             continue
         costs = [_failure_cost(ledger, failure) for failure in failures]
         total = sum(map(length, costs))
         yield Proposal(
             title=f"Leave out the node {node}",
-            cuts=tuple(
-                Saving(take=take_last(cost, round(length(cost) * excess))) for cost in costs
+            savings=tuple(
+                Saving(intervals=take_last(cost, round(length(cost) * excess))) for cost in costs
             ),
-            confidence="high" if known is not None else "low",
+            confidence="high" if excess_share is not None else "low",
             why=f"{count(len(failures), 'failure')} began there and cost {duration(total)}; "
             + (
                 f"by the store {100 * excess:.0f} % of its failures are beyond chance"
-                if known is not None
+                if excess_share is not None
                 else "one run is little to judge a node by: ask a store with `headway fleet nodes`"
             ),
             code=(f"scontrol update NodeName={node} State=DRAIN Reason=headway",),
@@ -213,8 +219,8 @@ def _node(ledger: Ledger, failure: Failure) -> str | None:
 def _failure_cost(ledger: Ledger, failure: Failure) -> Intervals:
     """Training that was lost by it, and the way back."""
     after = failure.attempt + 1
-    back = time_in(ledger, RECOVER_BUCKETS, after) if after < len(ledger.attempts) else ()
-    return union(time_in(ledger, FAILURE_BUCKETS, failure.attempt), back)
+    recovery = time_in(ledger, RECOVER_BUCKETS, after) if after < len(ledger.attempts) else ()
+    return union(time_in(ledger, FAILURE_BUCKETS, failure.attempt), recovery)
 
 
 NOTICE_S = 30  # what Slurm gives unless told otherwise; a longer save asks for more
@@ -223,25 +229,27 @@ NOTICE_S = 30  # what Slurm gives unless told otherwise; a longer save asks for 
 def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:
     """Each preempted attempt loses no more than the save that its notice leaves time for."""
     ledger = evidence.ledger
-    price = from_ledger(ledger)
-    rolled = [
+    cost = from_ledger(ledger)
+    rolled_back = [
         lost for attempt in _evicted_attempts(ledger) if (lost := time_in(ledger, (LOST,), attempt))
     ]
-    if not rolled:
+    if not rolled_back:
         return
-    left = round((price.save or 0.0) * NS)
-    grace = max(NOTICE_S, math.ceil(price.save or 0.0))
-    total = sum(map(length, rolled))
-    told = f"{count(len(rolled), 'eviction')} rolled back {duration(total)}; "
-    told += f"one more now would cost {price.lost:,.0f} accelerator-seconds; "
+    remaining = round((cost.save or 0.0) * NS)
+    grace = max(NOTICE_S, math.ceil(cost.save or 0.0))
+    total = sum(map(length, rolled_back))
+    text = f"{count(len(rolled_back), 'eviction')} rolled back {duration(total)}; "
+    text += f"one more now would cost {cost.lost:,.0f} accelerator-seconds; "
     yield Proposal(
         title="Save at the notice of an eviction",
-        cuts=tuple(Saving(take=take_last(lost, length(lost) - left)) for lost in rolled),
-        confidence="medium" if price.save is not None else "low",
-        why=told
+        savings=tuple(
+            Saving(intervals=take_last(lost, length(lost) - remaining)) for lost in rolled_back
+        ),
+        confidence="medium" if cost.save is not None else "low",
+        why=text
         + (
-            f"95 % of this run's saves are safe after {duration(left)}"
-            if price.save is not None
+            f"95 % of this run's saves are safe after {duration(remaining)}"
+            if cost.save is not None
             else "at most: what a save takes is not measured in this run"
         ),
         code=(
@@ -253,5 +261,7 @@ def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:
 
 
 def _evicted_attempts(ledger: Ledger) -> set[int]:
-    by_scheduler = {one.attempt for one in ledger.failures if one.owner == "scheduler"}
-    return by_scheduler | {one.index for one in ledger.attempts if one.outcome == "preempted"}
+    by_scheduler = {failure.attempt for failure in ledger.failures if failure.owner == "scheduler"}
+    return by_scheduler | {
+        attempt.index for attempt in ledger.attempts if attempt.outcome == "preempted"
+    }

@@ -19,21 +19,22 @@ def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
     """The shorter chain goes behind the longer one, and declared stages down to their least."""
     ledger = evidence.ledger
     graphs = {graph.attempt: graph for graph in ledger.stages}
-    plain = [
-        Saving(take=data, behind=model)
+    undeclared = [
+        Saving(intervals=data, hidden_behind=model)
         for attempt in ledger.attempts
         if attempt.index not in graphs
         and (data := time_in(ledger, buckets_of(*DATA_STAGES), attempt.index))
         and (model := time_in(ledger, buckets_of(*MODEL_STAGES, "checkpoint_load"), attempt.index))
     ]
-    if plain:
-        won = sum(cut.most for cut in plain)
+    if undeclared:
+        gain = sum(saving.max_gain for saving in undeclared)
         yield Proposal(
             title="Make the data ready while the model is built",
-            cuts=tuple(plain),
+            savings=tuple(undeclared),
             confidence="medium",
-            why=f"in {count(len(plain), 'start')} both were waited for in turn, {duration(won)} "
-            "too long; that neither needs the other, and a core is free for it, is not measured",
+            why=f"in {count(len(undeclared), 'start')} both were waited for in turn, "
+            f"{duration(gain)} too long; that neither needs the other, and a core is free "
+            "for it, is not measured",
             code=(
                 "stages = headway.startup.Stages()",
                 "@stages.stage()  # and on each function that makes one thing ready",
@@ -41,12 +42,14 @@ def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
             ),
             see="docs/start.md#stages",
         )
-    declared = [cut for graph in graphs.values() if (cut := _declared_slack(ledger, graph)).take]
+    declared = [
+        saving for graph in graphs.values() if (saving := _declared_slack(ledger, graph)).intervals
+    ]
     if declared:
         chain = " -> ".join(next(iter(graphs.values())).critical)
         yield Proposal(
             title="Let the declared stages overlap",
-            cuts=tuple(declared),
+            savings=tuple(declared),
             confidence="medium",
             why=f"by their own times no order is shorter than the chain {chain}; what they slow "
             "each other down by when they overlap is not measured",
@@ -59,7 +62,7 @@ def _declared_slack(ledger: Ledger, graph: StageGraph) -> Saving:
     """What a declared start took beyond the least that it can take."""
     window = ((min(row.start for row in graph.rows), graph.end),)
     during = intersect(time_in(ledger, buckets_of(*START_STAGES), graph.attempt), window)
-    return Saving(take=take_last(during, max(graph.took - graph.bound, 0)))
+    return Saving(intervals=take_last(during, max(graph.took - graph.bound, 0)))
 
 
 COMPILE_BUCKETS = buckets_of("pt2_compile")
@@ -69,19 +72,19 @@ def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
     """Data is waited for behind the compile; what was compiled ahead in vain is compiled once."""
     ledger = evidence.ledger
     starts = [
-        Saving(take=data, behind=compiled)
+        Saving(intervals=data, hidden_behind=compiled)
         for attempt in ledger.attempts
-        if any(one.attempt == attempt.index for one in ledger.compiles)
+        if any(compile_.attempt == attempt.index for compile_ in ledger.compiles)
         and (data := time_in(ledger, buckets_of(*DATA_STAGES), attempt.index))
         and (compiled := time_in(ledger, COMPILE_BUCKETS, attempt.index))
     ]
     if starts:
-        won = sum(cut.most for cut in starts)
+        gain = sum(saving.max_gain for saving in starts)
         yield Proposal(
             title="Compile on a fast batch while the data warms up",
-            cuts=tuple(starts),
+            savings=tuple(starts),
             confidence="medium",
-            why=f"in {count(len(starts), 'start')} {duration(won)} of waiting for data lay beside "
+            why=f"in {count(len(starts), 'start')} {duration(gain)} of waiting for data lay beside "
             "a compile that could have run meanwhile; that a core is free for it is not measured",
             code=(
                 "ahead = headway.startup.CompileAhead("
@@ -92,14 +95,14 @@ def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
             see="docs/start.md#compile-ahead",
         )
     missed = [
-        cut
+        saving
         for attempt in ledger.attempts
-        if (cut := _missed_precompile(ledger, attempt.index)).take
+        if (saving := _missed_precompile(ledger, attempt.index)).intervals
     ]
     if missed:
         yield Proposal(
             title="Make the fast batch like the real ones",
-            cuts=tuple(missed),
+            savings=tuple(missed),
             confidence="high",
             why="the first real batch was compiled again; the report says what differed",
             code=(f"headway report {evidence.where}  # the cure is under Compiles",),
@@ -109,9 +112,9 @@ def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
 
 def _missed_precompile(ledger: Ledger, attempt: int) -> Saving:
     """As long as the rank took that compiled most again."""
-    took: dict[int, int] = {}
-    for one in ledger.compiles:
-        if one.missed and one.attempt == attempt:
-            took[one.rank] = took.get(one.rank, 0) + one.ns
+    compiling: dict[int, int] = {}
+    for compile_ in ledger.compiles:
+        if compile_.missed and compile_.attempt == attempt:
+            compiling[compile_.rank] = compiling.get(compile_.rank, 0) + compile_.ns
     during = time_in(ledger, (*COMPILE_BUCKETS, "waste.recompile"), attempt)
-    return Saving(take=take_last(during, max(took.values(), default=0)))
+    return Saving(intervals=take_last(during, max(compiling.values(), default=0)))
