@@ -68,24 +68,24 @@ def run(args: argparse.Namespace) -> int:
 
     if args.html:
         output_file.check_output(Path(args.html), force=args.force)
-    made = _plan(args)
+    plan = _plan(args)
     if args.json:
         import json
 
-        print(json.dumps(made.to_dict(), indent=1))
+        print(json.dumps(plan.to_dict(), indent=1))
     elif args.csv:
         from headway.plan import view
 
-        print(view.csv_text(made), end="")
+        print(view.csv_text(plan), end="")
     elif args.html:
         from headway.plan.html import html_page
 
-        output_file.write_output(Path(args.html), html_page(made).encode(), force=args.force)
+        output_file.write_output(Path(args.html), html_page(plan).encode(), force=args.force)
         print(f"headway: wrote {args.html}")
     else:
         from headway.plan.view import terminal_text
 
-        print(terminal_text(made))
+        print(terminal_text(plan))
     return 0
 
 
@@ -93,67 +93,71 @@ def _plan(args: argparse.Namespace) -> Plan:
     from headway.plan.job import JobSpec
     from headway.plan.plan import plan
 
-    seen = _measured(args) if args.source else None
-    values: dict[str, Any] = {**(seen.values if seen else {}), **_typed(args)}
+    measured = _measured(args) if args.source else None
+    values: dict[str, Any] = {**(measured.values if measured else {}), **_typed(args)}
     if "mtbf" not in values:
         raise UsageError(
             "how often nodes fail is not known; give --mtbf, --failures-a-day or --from",
             code="mtbf-unknown",
         )
-    nodes = _nodes(args.nodes, seen)
-    case = JobSpec(nodes=nodes[0], length=_time(args.length, "--length"), **values)
-    intervals = [_interval(one) for one in _split(args.interval, "--interval")]
+    nodes = _nodes(args.nodes, measured)
+    job = JobSpec(nodes=nodes[0], length=_time(args.length, "--length"), **values)
+    intervals = [_interval(text) for text in _split(args.interval, "--interval")]
     try:
-        return plan(case, nodes, intervals, trials=args.trials, seed=args.seed, measured=seen)
+        return plan(job, nodes, intervals, trials=args.trials, seed=args.seed, measured=measured)
     except UsageError as error:
-        if error.code == "too-many-failures" and seen is not None and case.mtbf == seen.mtbf_s:
-            raise _too_short(seen, args.length) from None
+        if (
+            error.code == "too-many-failures"
+            and measured is not None
+            and job.mtbf == measured.mtbf_s
+        ):
+            raise _too_short(measured, args.length) from None
         raise
 
 
-def _too_short(seen: Measured, length: str) -> UsageError:
+def _too_short(measured: Measured, length: str) -> UsageError:
     """The rate that follows from a short run is high because it is unsure."""
     from headway.format import count
 
     return UsageError(
-        f"{seen.source} has {count(seen.failures, 'failure')} in {seen.node_hours:.3g} node-hours, "
-        f"so its failure rate is not known (at most {seen.failures_high or 0.0:.3g} a node and "
-        f"day); give --mtbf or --failures-a-day, or a shorter --length than {length}",
+        f"{measured.source} has {count(measured.failures, 'failure')} in "
+        f"{measured.node_hours:.3g} node-hours, so its failure rate is not known (at most "
+        f"{measured.failures_high or 0.0:.3g} a node and day); give --mtbf or --failures-a-day, or a shorter --length than {length}",
         code="rate-unknown",
     )
 
 
 def _typed(args: argparse.Namespace) -> dict[str, float]:
     """By field of a Case; only what was typed."""
-    found = {}
+    fields = {}
     if args.mtbf is not None and args.failures_a_day is not None:
         raise UsageError(
             "--mtbf and --failures-a-day say the same; give one of them", code="options-conflict"
         )
     if args.mtbf is not None:
-        found["mtbf"] = _time(args.mtbf, "--mtbf")
+        fields["mtbf"] = _time(args.mtbf, "--mtbf")
     if args.failures_a_day is not None:
-        found["mtbf"] = _parse_failure_rate(args.failures_a_day)
+        fields["mtbf"] = _parse_failure_rate(args.failures_a_day)
     for flag, field, _ in TIMES:
-        typed = getattr(args, flag.replace("-", "_"))
-        if typed is not None:
-            found[field] = _time(typed, f"--{flag}")
-    if "compile" in found:
-        found.setdefault("compile_again", found["compile"])
-    return found
+        value = getattr(args, flag.replace("-", "_"))
+        if value is not None:
+            fields[field] = _time(value, f"--{flag}")
+    if "compile" in fields:
+        fields.setdefault("compile_again", fields["compile"])
+    return fields
 
 
 def _time(text: str, flag: str) -> float:
     from headway.units import parse_duration
 
-    found = parse_duration(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
-    if found is None:
+    seconds = parse_duration(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
+    if seconds is None:
         raise UsageError(
             f"{flag} is {text!r}, which is no time; give one such as 90s, 5min or 2h",
             code="time-invalid",
             option=flag,
         )
-    return found
+    return seconds
 
 
 def _interval(text: str) -> float | None:
@@ -164,37 +168,37 @@ def _parse_failure_rate(text: str) -> float:
     """`3@64`: seconds between two failures of one node."""
     from headway.plan.job import DAY
 
-    found = _FAILURES.fullmatch(text)
-    nodes = int(found[2] or 1) if found else 0
-    if not found or not nodes:
+    match = _FAILURES.fullmatch(text)
+    nodes = int(match[2] or 1) if match else 0
+    if not match or not nodes:
         raise UsageError(
             f"--failures-a-day is {text!r}; give a number such as 3, or 3@64 if 64 nodes have 3",
             code="rate-invalid",
         )
-    return nodes * DAY / float(found[1]) if float(found[1]) else math.inf
+    return nodes * DAY / float(match[1]) if float(match[1]) else math.inf
 
 
-def _nodes(text: str | None, seen: Measured | None) -> list[int]:
+def _nodes(text: str | None, measured: Measured | None) -> list[int]:
     if text is None:
-        if seen is not None and seen.nodes is None:
+        if measured is not None and measured.nodes is None:
             raise UsageError(
                 "a store has jobs of many sizes; say how many --nodes this one has",
                 code="nodes-unknown",
             )
-        return [1 if seen is None or seen.nodes is None else seen.nodes]
-    found = _split(text, "--nodes")
-    if not all(one.isascii() and one.isdecimal() and int(one) for one in found):
+        return [1 if measured is None or measured.nodes is None else measured.nodes]
+    counts = _split(text, "--nodes")
+    if not all(part.isascii() and part.isdecimal() and int(part) for part in counts):
         raise UsageError(
             f"--nodes is {text!r}; give numbers from 1 on, such as 8,64,512", code="nodes-invalid"
         )
-    return [int(one) for one in found]
+    return [int(part) for part in counts]
 
 
 def _split(text: str, flag: str) -> list[str]:
-    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
         raise UsageError(f"{flag} is {text!r}, which names nothing", code="list-empty", option=flag)
-    return found
+    return parts
 
 
 def _measured(args: argparse.Namespace) -> Measured:
@@ -209,8 +213,8 @@ def _measured(args: argparse.Namespace) -> Measured:
             f"{args.source} is no store, and --where and --since are for one",
             code="option-not-allowed",
         )
-    found = load(args.source)
-    return measured_by_run(found.ledger, found.name)
+    run = load(args.source)
+    return measured_by_run(run.ledger, run.name)
 
 
 def _is_store(source: str) -> bool:
@@ -239,16 +243,16 @@ def _from_store(args: argparse.Namespace) -> Measured:
     if isinstance(store, Store):
         store.check()
     now = datetime.now(UTC).replace(tzinfo=None)
-    asked = Filter(since=parse_time(args.since, now), where=parse_conditions(args.where))
+    filter_ = Filter(since=parse_time(args.since, now), where=parse_conditions(args.where))
 
-    def one(question: QueryFn) -> dict[str, Any]:
+    def first_row(query: QueryFn) -> dict[str, Any]:
         answer = (
-            run_query(store, question, since=asked.since)
+            run_query(store, query, since=filter_.since)
             if isinstance(store, Store)
-            else store.ask(question)
+            else store.ask(query)
         )
         row: dict[str, Any] = answer.rows.to_pylist()[0]
         return row
 
     with store_errors(store):
-        return measured_in_store(one, asked, store.url)
+        return measured_in_store(first_row, filter_, store.url)

@@ -16,49 +16,51 @@ from headway.plan.job import JobSpec, Shares
 MIN_KEPT_SHARE = 1e-12  # of a share that is kept: below, a job never ends
 
 
-def expected(case: JobSpec) -> Shares:
+def expected(job: JobSpec) -> Shares:
     """Exact but for a save that is durable late, which counts in the long run only."""
-    start = _first_start(case)
-    every = case.every
-    saved = (math.ceil(case.length / every) - 1) * every
-    last = case.length - saved
+    first_start = _first_start(job)
+    interval = job.interval_in_use
+    saved_time = (math.ceil(job.length / interval) - 1) * interval
+    last_stretch = job.length - saved_time
     parts = [
-        _stretches(case, saved, every, case.block, case.durable),
-        _stretches(case, last, last, 0.0, 0.0),
+        _stretches(job, saved_time, interval, job.block, job.durable),
+        _stretches(job, last_stretch, last_stretch, 0.0, 0.0),
     ]
     return Shares(
-        effective=case.length,
-        start=start[0],
-        saves=sum(one[0] for one in parts),
-        lost=sum(one[1] for one in parts),
-        recover=start[1] + sum(one[2] for one in parts),
+        effective=job.length,
+        start=first_start[0],
+        saves=sum(part[0] for part in parts),
+        lost=sum(part[1] for part in parts),
+        recover=first_start[1] + sum(part[2] for part in parts),
     )
 
 
-def _first_start(case: JobSpec) -> tuple[float, float]:
+def _first_start(job: JobSpec) -> tuple[float, float]:
     """The first start, and the recovery of a failure in it; then it counts as recovery."""
-    if math.isinf(case.between):
-        return case.first, 0.0
-    failed = -math.expm1(-case.first / case.between)
-    return case.between * failed, case.between * failed * math.expm1(case.again / case.between)
+    if math.isinf(job.job_mtbf):
+        return job.startup_s, 0.0
+    failed_share = -math.expm1(-job.startup_s / job.job_mtbf)
+    return job.job_mtbf * failed_share, job.job_mtbf * failed_share * math.expm1(
+        job.recovery_s / job.job_mtbf
+    )
 
 
 def _stretches(
-    case: JobSpec, trained: float, interval: float, cost: float, durable: float
+    job: JobSpec, training: float, interval: float, cost: float, durable: float
 ) -> tuple[float, float, float]:
     """Seconds of saves, of lost training and of recovery, until so much training is kept."""
-    if not trained:
+    if not training:
         return 0.0, 0.0, 0.0
-    mtbf = case.between
-    lost = renewal(interval, cost=cost, mtbf=mtbf, durable=durable, recover=case.again)
-    wall = trained / max(1 - lost, MIN_KEPT_SHARE)
+    mtbf = job.job_mtbf
+    lost_share = renewal(interval, cost=cost, mtbf=mtbf, durable=durable, recover=job.recovery_s)
+    wall = training / max(1 - lost_share, MIN_KEPT_SHARE)
     if math.isinf(mtbf):
-        return wall - trained, 0.0, 0.0
-    running = wall * math.exp(-case.again / mtbf)
+        return wall - training, 0.0, 0.0
+    running = wall * math.exp(-job.recovery_s / mtbf)
     # A life trains `interval`, saves for `cost`, and so on, until it ends at any moment.
     period = -math.expm1(-(interval + cost) / mtbf)
-    training = running * (-math.expm1(-interval / mtbf) / period if period else 1.0)
-    return running - training, max(training - trained, 0.0), wall - running
+    run_time = running * (-math.expm1(-interval / mtbf) / period if period else 1.0)
+    return running - run_time, max(run_time - training, 0.0), wall - running
 
 
 POINTS = 61
@@ -86,44 +88,44 @@ class Formula:
     """An interval, by whom, and what it loses."""
 
     name: str
-    at: Point
+    point: Point
 
 
-def point(case: JobSpec, interval: float) -> Point:
+def point(job: JobSpec, interval: float) -> Point:
     """One interval of the curve."""
-    total = wasted(interval, **_interval_arguments(case))
-    saves = wasted(interval, cost=case.block, mtbf=math.inf)
-    recover = 0.0 if math.isinf(case.between) else case.again / case.between
+    total = wasted(interval, **_interval_arguments(job))
+    saves = wasted(interval, cost=job.block, mtbf=math.inf)
+    recover = 0.0 if math.isinf(job.job_mtbf) else job.recovery_s / job.job_mtbf
     lost = max(total - saves - recover, 0.0)
-    exact = renewal(interval, **_interval_arguments(case))
+    exact = renewal(interval, **_interval_arguments(job))
     return Point(interval, 100 * saves, 100 * lost, 100 * recover, 100 * exact)
 
 
-def curve(case: JobSpec) -> tuple[Point, ...]:
+def curve(job: JobSpec) -> tuple[Point, ...]:
     """Evenly spaced on a logarithmic scale, the optimum in their middle."""
-    middle = case.best().interval
+    middle = job.best().interval
     if not 0 < middle < math.inf:
         return ()
     steps = [2 * number / (POINTS - 1) - 1 for number in range(POINTS)]
-    return tuple(point(case, middle * CURVE_SPAN**step) for step in steps)
+    return tuple(point(job, middle * CURVE_SPAN**step) for step in steps)
 
 
-def formulas(case: JobSpec) -> tuple[Formula, ...]:
+def formulas(job: JobSpec) -> tuple[Formula, ...]:
     """What each formula says; all but the last know of the saves' cost and of failures only."""
-    if not case.block or math.isinf(case.between):
+    if not job.block or math.isinf(job.job_mtbf):
         return ()
-    found = {
-        "Young": young(case.block, case.between),
-        "Daly": daly(case.block, case.between),
-        "exact": case.best(exact=True).interval,
+    intervals = {
+        "Young": young(job.block, job.job_mtbf),
+        "Daly": daly(job.block, job.job_mtbf),
+        "exact": job.best(exact=True).interval,
     }
-    return tuple(Formula(name, point(case, interval)) for name, interval in found.items())
+    return tuple(Formula(name, point(job, interval)) for name, interval in intervals.items())
 
 
-def _interval_arguments(case: JobSpec) -> dict[str, float]:
+def _interval_arguments(job: JobSpec) -> dict[str, float]:
     return {
-        "cost": case.block,
-        "mtbf": case.between,
-        "durable": case.durable,
-        "recover": case.again,
+        "cost": job.block,
+        "mtbf": job.job_mtbf,
+        "durable": job.durable,
+        "recover": job.recovery_s,
     }

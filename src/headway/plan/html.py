@@ -49,7 +49,7 @@ class Curve:
     y: float
     inside: bool
     hue: int
-    dots: tuple[tuple[float, float, float], ...]  # what was played, and half its interval
+    samples: tuple[tuple[float, float, float], ...]  # what was played, and half its interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +93,31 @@ def _plot(rows: list[PlanRow]) -> Plot | None:
     def up(wasted: float) -> float:
         return HEIGHT - BOTTOM - wasted / top * (HEIGHT - TOP - BOTTOM)
 
-    def line(found: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in found if y <= top)
+    def line(pairs: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in pairs if y <= top)
 
     return Plot(
         curves=tuple(
             Curve(
-                name=count(row.case.nodes, "node"),
+                name=count(row.job.nodes, "node"),
                 line=line([(point.interval, point.wasted) for point in row.curve]),
                 exact=line([(point.interval, point.exact) for point in row.curve]),
-                x=across(min(max(row.at.interval, low), high)),
-                y=up(min(row.at.wasted, top)),
-                inside=low <= row.at.interval <= high and row.at.wasted <= top,
+                x=across(min(max(row.point_in_use.interval, low), high)),
+                y=up(min(row.point_in_use.wasted, top)),
+                inside=low <= row.point_in_use.interval <= high and row.point_in_use.wasted <= top,
                 hue=round(210 + 360 * place / len(rows)) % 360,
-                dots=tuple(
-                    (across(dot.interval), up(dot.wasted), up(0) - up(dot.half))
-                    for dot in row.dots
-                    if dot.wasted <= top
+                samples=tuple(
+                    (across(sample.interval), up(sample.wasted), up(0) - up(sample.ci95))
+                    for sample in row.simulated_points
+                    if sample.wasted <= top
                 ),
             )
             for place, row in enumerate(rows)
         ),
         ticks_x=tuple(
-            (across(one), view.format_interval(one)) for one in TICK_SECONDS if low <= one <= high
+            (across(seconds), view.format_interval(seconds))
+            for seconds in TICK_SECONDS
+            if low <= seconds <= high
         ),
         ticks_y=tuple((up(value), f"{value:g} %") for value in axis_ticks(top)),
     )

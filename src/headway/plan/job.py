@@ -52,8 +52,8 @@ class JobSpec:
                 code="value-out-of-range",
                 field="interval",
             )
-        known = ("nodes", "mtbf", "length", "interval")
-        for name in (field.name for field in fields(self) if field.name not in known):
+        checked_above = ("nodes", "mtbf", "length", "interval")
+        for name in (field.name for field in fields(self) if field.name not in checked_above):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise UsageError(
@@ -63,22 +63,22 @@ class JobSpec:
                 )
 
     @property
-    def between(self) -> float:
+    def job_mtbf(self) -> float:
         """The mean time between failures of the whole job: any node's failure is the job's."""
         return self.mtbf / self.nodes
 
     @property
-    def a_day(self) -> float:
+    def failures_per_day(self) -> float:
         """Failures of the job."""
-        return DAY / self.between
+        return DAY / self.job_mtbf
 
     @property
-    def first(self) -> float:
+    def startup_s(self) -> float:
         """From the allocation to the first training."""
         return self.start + self.compile
 
     @property
-    def again(self) -> float:
+    def recovery_s(self) -> float:
         """From a failure to training again."""
         return self.requeue + self.recover + self.compile_again
 
@@ -86,22 +86,22 @@ class JobSpec:
         """The interval that loses least."""
         return best(
             cost=self.block,
-            mtbf=self.between,
+            mtbf=self.job_mtbf,
             durable=self.durable,
-            recover=self.again,
+            recover=self.recovery_s,
             exact=exact,
         )
 
     @property
-    def every(self) -> float:
+    def interval_in_use(self) -> float:
         """The interval in force; never longer than the job."""
-        found = self.best().interval if self.interval is None else self.interval
-        if not found:
+        interval = self.best().interval if self.interval is None else self.interval
+        if not interval:
             raise UsageError(
                 "a save of no known cost has no best interval; give --block or --interval",
                 code="interval-undefined",
             )
-        return min(found, self.length)
+        return min(interval, self.length)
 
 
 PARTS = ("effective", "start", "saves", "lost", "recover")

@@ -55,7 +55,7 @@ class Measured:
     def values(self) -> dict[str, float]:
         """By field of a Case; before the first interruption a recovery is as long as the start."""
         interrupted = self.recover_s is not None
-        found = {
+        values = {
             "mtbf": self.mtbf_s,
             "block": self.block_s,
             "durable": self.durable_s,
@@ -65,44 +65,46 @@ class Measured:
             "compile": self.compile_s,
             "compile_again": self.compile_again_s if interrupted else self.compile_s,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def measured_by_run(ledger: Ledger, source: str) -> Measured:
     """The values of one run."""
     nodes = _nodes(ledger)
-    started, recovered = ledger.time_to_start, mean(ledger.time_to_recover)
-    times = len(ledger.time_to_recover)
-    compiled = ledger.buckets.get("start.pt2_compile", 0) / NS
-    again = ledger.buckets.get("recover.pt2_compile", 0) / NS / times if times else None
-    waited = ledger.buckets.get(DOWNTIME, 0) / NS / times if times else None
-    saves = observed(ledger)
+    time_to_start, time_to_recover = ledger.time_to_start, mean(ledger.time_to_recover)
+    recoveries = len(ledger.time_to_recover)
+    compile_s = ledger.buckets.get("start.pt2_compile", 0) / NS
+    compile_again = (
+        ledger.buckets.get("recover.pt2_compile", 0) / NS / recoveries if recoveries else None
+    )
+    requeue = ledger.buckets.get(DOWNTIME, 0) / NS / recoveries if recoveries else None
+    inputs = observed(ledger)
     best = ledger.recommended_interval
-    found = to_measured(
+    measured = to_measured(
         source=source,
         runs=1,
         nodes=nodes,
         failures=count_restartable(ledger.failures),
         node_hours=nodes * ledger.wall / NS / 3600,
-        block=saves.cost if saves else None,
-        durable=saves.slowest if saves else None,
-        time_to_start=None if started is None else started / NS,
-        compile=None if started is None else compiled,
-        time_to_recover=None if recovered is None else recovered / NS,
-        compile_again=again,
-        requeue=waited,
+        block=inputs.cost if inputs else None,
+        durable=inputs.slowest if inputs else None,
+        time_to_start=None if time_to_start is None else time_to_start / NS,
+        compile=None if time_to_start is None else compile_s,
+        time_to_recover=None if time_to_recover is None else time_to_recover / NS,
+        compile_again=compile_again,
+        requeue=requeue,
     )
-    return replace(found, interval_s=None if best is None else best / NS)
+    return replace(measured, interval_s=None if best is None else best / NS)
 
 
 def _nodes(ledger: Ledger) -> int:
     """Most that one attempt had: a node that was swapped for another is none more."""
     ranks = ledger.ranks
-    had = [
+    hosts = [
         {rank.host_of[attempt.index] for rank in ranks if attempt.index in rank.host_of}
         for attempt in ledger.attempts
     ]
-    return max(map(len, had), default=0) or len({h for rank in ranks for h in rank.hosts}) or 1
+    return max(map(len, hosts), default=0) or len({h for rank in ranks for h in rank.hosts}) or 1
 
 
 def to_measured(

@@ -23,22 +23,22 @@ class SimulatedPoint:
 
     interval: float
     wasted: float
-    half: float  # of its 95 % confidence interval
+    ci95: float  # of its 95 % confidence interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRow:
     """One row: a job, and what is expected of it by both ways."""
 
-    case: JobSpec  # with the interval in force
-    bound: str  # what set it: given, run, law, durable or length
-    at: Point
-    closed: Shares
-    played: Simulated
-    laws: tuple[Formula, ...]
+    job: JobSpec  # with the interval in force
+    interval_source: str  # what set it: given, run, law, durable or length
+    point_in_use: Point
+    analytic: Shares
+    simulated: Simulated
+    formulas: tuple[Formula, ...]
     curve: tuple[Point, ...]
-    dots: tuple[SimulatedPoint, ...]
-    range: tuple[float, float] | None  # ETT at the ends of the failure rate's interval
+    simulated_points: tuple[SimulatedPoint, ...]
+    ett_range: tuple[float, float] | None  # ETT at the ends of the failure rate's interval
     is_bound: bool = False  # the failure rate is an upper bound: ETT and interval are lower ones
 
 
@@ -61,7 +61,7 @@ class Plan:
 
 
 def plan(
-    case: JobSpec,
+    job: JobSpec,
     nodes: Sequence[int],
     intervals: Sequence[float | None],
     *,
@@ -70,118 +70,122 @@ def plan(
     measured: Measured | None = None,
 ) -> Plan:
     """Every number of nodes at every interval; None is the best one."""
-    cases = [replace(case, nodes=n, interval=every) for n in nodes for every in intervals]
-    rows = tuple(_plan_row(one, trials, seed, measured) for one in cases)
+    jobs = [replace(job, nodes=n, interval=interval) for n in nodes for interval in intervals]
+    rows = tuple(_plan_row(job, trials, seed, measured) for job in jobs)
     return Plan(rows=rows, seed=seed, measured=measured)
 
 
-def _plan_row(case: JobSpec, trials: int, seed: int, measured: Measured | None) -> PlanRow:
-    told = _recommended(case, measured)
-    settled = replace(case, interval=told or case.every)
-    line = curve(settled)
+def _plan_row(job: JobSpec, trials: int, seed: int, measured: Measured | None) -> PlanRow:
+    recommended = _recommended(job, measured)
+    job_in_use = replace(job, interval=recommended or job.interval_in_use)
+    curve_points = curve(job_in_use)
     return PlanRow(
-        case=settled,
-        bound="run" if told else _interval_source(case),
-        at=point(settled, settled.every),
-        closed=expected(settled),
-        played=simulate(settled, trials=trials, seed=seed),
-        laws=formulas(settled),
-        curve=line,
-        dots=tuple(_simulated_points(settled, line, seed)),
-        range=_ett_range(settled, measured),
-        is_bound=measured is not None and measured.is_bound and case.mtbf == measured.mtbf_s,
+        job=job_in_use,
+        interval_source="run" if recommended else _interval_source(job),
+        point_in_use=point(job_in_use, job_in_use.interval_in_use),
+        analytic=expected(job_in_use),
+        simulated=simulate(job_in_use, trials=trials, seed=seed),
+        formulas=formulas(job_in_use),
+        curve=curve_points,
+        simulated_points=tuple(_simulated_points(job_in_use, curve_points, seed)),
+        ett_range=_ett_range(job_in_use, measured),
+        is_bound=measured is not None and measured.is_bound and job.mtbf == measured.mtbf_s,
     )
 
 
-def _recommended(case: JobSpec, measured: Measured | None) -> float | None:
+def _recommended(job: JobSpec, measured: Measured | None) -> float | None:
     """What the Checkpointer of the run recommends, if the job is the same and that is not ours."""
-    if case.interval is not None or measured is None or measured.interval_s is None:
+    if job.interval is not None or measured is None or measured.interval_s is None:
         return None
     same = {"nodes": measured.nodes, **measured.values}
-    if any(getattr(case, name) != same.get(name) for name in ("nodes", "mtbf", "block", "durable")):
+    if any(getattr(job, name) != same.get(name) for name in ("nodes", "mtbf", "block", "durable")):
         return None
-    ours = math.isclose(measured.interval_s, case.best().interval, rel_tol=1e-6)
-    return None if ours or measured.interval_s > case.length else measured.interval_s
+    is_best = math.isclose(measured.interval_s, job.best().interval, rel_tol=1e-6)
+    return None if is_best or measured.interval_s > job.length else measured.interval_s
 
 
-def _simulated_points(case: JobSpec, line: Sequence[Point], seed: int) -> Iterator[SimulatedPoint]:
-    for at in line[::SIMULATE_EVERY]:
-        other = replace(case, interval=at.interval)
+def _simulated_points(job: JobSpec, points: Sequence[Point], seed: int) -> Iterator[SimulatedPoint]:
+    for curve_point in points[::SIMULATE_EVERY]:
+        job_at = replace(job, interval=curve_point.interval)
         if (
-            at.interval > case.length
-            or at.exact > MAX_WASTED
-            or not is_simulable(other, MAX_ATTEMPTS)
+            curve_point.interval > job.length
+            or curve_point.exact > MAX_WASTED
+            or not is_simulable(job_at, MAX_ATTEMPTS)
         ):
             continue
-        found = simulate(other, trials=POINT_TRIALS, seed=seed)
-        loop = found.shares.wall - found.shares.start
-        half = found.half * found.shares.wall / loop
-        yield SimulatedPoint(at.interval, 100 - 100 * found.shares.effective / loop, half)
+        result = simulate(job_at, trials=POINT_TRIALS, seed=seed)
+        loop = result.shares.wall - result.shares.start
+        ci95 = result.ci95 * result.shares.wall / loop
+        yield SimulatedPoint(curve_point.interval, 100 - 100 * result.shares.effective / loop, ci95)
 
 
-def _interval_source(case: JobSpec) -> str:
-    if case.interval is not None:
+def _interval_source(job: JobSpec) -> str:
+    if job.interval is not None:
         return "given"
-    return "length" if case.best().interval > case.length else case.best().bound
+    return "length" if job.best().interval > job.length else job.best().bound
 
 
-def _ett_range(case: JobSpec, measured: Measured | None) -> tuple[float, float] | None:
+def _ett_range(job: JobSpec, measured: Measured | None) -> tuple[float, float] | None:
     """The ETT if the failures are as many, or as few, as they may be."""
     if measured is None or measured.failures_low is None or measured.failures_high is None:
         return None
-    if case.mtbf != measured.mtbf_s:  # another rate was given
+    if job.mtbf != measured.mtbf_s:  # another rate was given
         return None
     most = DAY / measured.failures_high
     fewest = DAY / measured.failures_low if measured.failures_low else math.inf
     return (
-        expected(replace(case, mtbf=most)).ett_percent,
-        expected(replace(case, mtbf=fewest)).ett_percent,
+        expected(replace(job, mtbf=most)).ett_percent,
+        expected(replace(job, mtbf=fewest)).ett_percent,
     )
 
 
 def _row_to_dict(row: PlanRow) -> dict[str, Any]:
-    case, played = row.case, row.played
-    finite = not math.isinf(case.between)
+    job, simulated = row.job, row.simulated
+    finite = not math.isinf(job.job_mtbf)
     return {
-        "nodes": case.nodes,
-        "failures_a_day": case.a_day,
+        "nodes": job.nodes,
+        "failures_a_day": job.failures_per_day,
         "failures_are_bound": row.is_bound,
-        "mtbf_s": case.between if finite else None,
-        "interval_s": case.every,
-        "interval_by": row.bound,
-        "wasted_percent": row.at.wasted,
-        "closed": _shares_to_dict(row.closed),
+        "mtbf_s": job.job_mtbf if finite else None,
+        "interval_s": job.interval_in_use,
+        "interval_by": row.interval_source,
+        "wasted_percent": row.point_in_use.wasted,
+        "closed": _shares_to_dict(row.analytic),
         "played": {
-            **_shares_to_dict(played.shares),
-            "trials": played.trials,
-            "ett_half_percent": played.half,
-            "ett_p5_percent": played.worst,
-            "ett_p95_percent": played.best,
-            "failures": played.failures,
-            "given_up": played.given_up,
+            **_shares_to_dict(simulated.shares),
+            "trials": simulated.trials,
+            "ett_half_percent": simulated.ci95,
+            "ett_p5_percent": simulated.p5,
+            "ett_p95_percent": simulated.p95,
+            "failures": simulated.failures,
+            "given_up": simulated.unfinished,
         },
-        "ett_range_percent": row.range,
-        "laws": [{"law": law.name, **point_to_dict(law.at)} for law in row.laws],
-        "curve": [point_to_dict(one) for one in row.curve],
+        "ett_range_percent": row.ett_range,
+        "laws": [{"law": formula.name, **point_to_dict(formula.point)} for formula in row.formulas],
+        "curve": [point_to_dict(item) for item in row.curve],
         "curve_played": [
-            {"interval_s": dot.interval, "wasted_percent": dot.wasted, "half_percent": dot.half}
-            for dot in row.dots
+            {
+                "interval_s": sample.interval,
+                "wasted_percent": sample.wasted,
+                "half_percent": sample.ci95,
+            }
+            for sample in row.simulated_points
         ],
     }
 
 
-def point_to_dict(one: Point) -> dict[str, float]:
+def point_to_dict(point: Point) -> dict[str, float]:
     """A point of the curve, as JSON and CSV say it."""
     return {
-        "interval_s": one.interval,
-        "saves_percent": one.saves,
-        "lost_percent": one.lost,
-        "recover_percent": one.recover,
-        "wasted_percent": one.wasted,
-        "exact_percent": one.exact,
+        "interval_s": point.interval,
+        "saves_percent": point.saves,
+        "lost_percent": point.lost,
+        "recover_percent": point.recover,
+        "wasted_percent": point.wasted,
+        "exact_percent": point.exact,
     }
 
 
 def _shares_to_dict(shares: Shares) -> dict[str, float]:
-    found = {"ett_percent": shares.ett_percent, "wall_s": shares.wall}
-    return {**found, **{f"{part}_percent": shares.percent(part) for part in PARTS[1:]}}
+    totals = {"ett_percent": shares.ett_percent, "wall_s": shares.wall}
+    return {**totals, **{f"{part}_percent": shares.percent(part) for part in PARTS[1:]}}

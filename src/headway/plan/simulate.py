@@ -23,11 +23,11 @@ class Simulated:
 
     trials: int
     shares: Shares
-    half: float  # of the 95 % confidence interval of the ETT, in points
-    worst: float  # ETT that one job in twenty does not reach
-    best: float  # ETT that one job in twenty exceeds
+    ci95: float  # of the 95 % confidence interval of the ETT, in points
+    p5: float  # ETT that one job in twenty does not reach
+    p95: float  # ETT that one job in twenty exceeds
     failures: float  # of a job, on average
-    given_up: int  # trials that made no headway
+    unfinished: int  # trials that made no headway
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class _Trial:
     done: bool
 
 
-def simulate(case: JobSpec, *, trials: int = 2000, seed: int = 1) -> Simulated:
+def simulate(job: JobSpec, *, trials: int = 2000, seed: int = 1) -> Simulated:
     """Deterministic: the same seed plays the same failures."""
     if trials < 2:
         raise UsageError(
@@ -46,90 +46,92 @@ def simulate(case: JobSpec, *, trials: int = 2000, seed: int = 1) -> Simulated:
             field="trials",
         )
     generator = random.Random(seed)
-    every = case.every
-    found = [_run_trial(case, every, generator) for _ in range(_affordable_trials(case, trials))]
-    mean = Shares(**{part: _mean([getattr(t.shares, part) for t in found]) for part in PARTS})
-    percents = [trial.shares.ett_percent for trial in found]
+    interval = job.interval_in_use
+    results = [_run_trial(job, interval, generator) for _ in range(_affordable_trials(job, trials))]
+    mean = Shares(
+        **{part: _mean([getattr(trial.shares, part) for trial in results]) for part in PARTS}
+    )
+    percents = [trial.shares.ett_percent for trial in results]
     return Simulated(
-        trials=len(found),
+        trials=len(results),
         shares=mean,
-        half=_ci95(found, mean),
-        worst=percentile(percents, 0.05),
-        best=percentile(percents, 0.95),
-        failures=_mean([trial.failures for trial in found]),
-        given_up=sum(not trial.done for trial in found),
+        ci95=_ci95(results, mean),
+        p5=percentile(percents, 0.05),
+        p95=percentile(percents, 0.95),
+        failures=_mean([trial.failures for trial in results]),
+        unfinished=sum(not trial.done for trial in results),
     )
 
 
-def is_simulable(case: JobSpec, most: float = 10 * MAX_ATTEMPTS) -> bool:
+def is_simulable(job: JobSpec, max_attempts: float = 10 * MAX_ATTEMPTS) -> bool:
     """Whether the fewest trials would not take too long."""
-    return _expected_attempts(case) * MIN_TRIALS <= most
+    return _expected_attempts(job) * MIN_TRIALS <= max_attempts
 
 
-def _affordable_trials(case: JobSpec, trials: int) -> int:
+def _affordable_trials(job: JobSpec, trials: int) -> int:
     """Fewer trials where each has many failures."""
-    if not is_simulable(case):
+    if not is_simulable(job):
         raise UsageError(
-            f"a job of {case.length:g} s that fails every {case.between:.3g} s cannot be played; "
+            f"a job of {job.length:g} s that fails every {job.job_mtbf:.3g} s cannot be played; "
             "give a longer --mtbf, a shorter --length or fewer --nodes",
             code="too-many-failures",
         )
-    return min(trials, max(MIN_TRIALS, int(MAX_ATTEMPTS / _expected_attempts(case))))
+    return min(trials, max(MIN_TRIALS, int(MAX_ATTEMPTS / _expected_attempts(job))))
 
 
-def _expected_attempts(case: JobSpec) -> float:
-    return 1 + min(expected(case).wall, _give_up_after(case)) / case.between
+def _expected_attempts(job: JobSpec) -> float:
+    return 1 + min(expected(job).wall, _give_up_after(job)) / job.job_mtbf
 
 
-def _give_up_after(case: JobSpec) -> float:
-    return GIVE_UP_FACTOR * (case.length + case.first)
+def _give_up_after(job: JobSpec) -> float:
+    return GIVE_UP_FACTOR * (job.length + job.startup_s)
 
 
-def _run_trial(case: JobSpec, every: float, generator: random.Random) -> _Trial:
+def _run_trial(job: JobSpec, interval: float, generator: random.Random) -> _Trial:
     """One job from its first start to its end."""
-    rate, limit = 1 / case.between, _give_up_after(case)
-    spent = dict.fromkeys(PARTS, 0.0)
-    wall, failures = 0.0, 0
-    before, phase = case.first, "start"
+    rate, limit = 1 / job.job_mtbf, _give_up_after(job)
+    seconds = dict.fromkeys(PARTS, 0.0)
+    elapsed, failures = 0.0, 0
+    pause, phase = job.startup_s, "start"
     while True:
-        life = generator.expovariate(rate) if rate else math.inf
-        left = case.length - spent["effective"]
-        saves = max(math.ceil(left / every) - 1, 0)
-        end = before + left + saves * case.block
-        if life >= end:
-            spent[phase] += before
-            spent["saves"] += saves * case.block
-            spent["effective"] = case.length
-            return _Trial(Shares(**spent), failures, done=True)
+        uptime = generator.expovariate(rate) if rate else math.inf
+        remaining = job.length - seconds["effective"]
+        saves = max(math.ceil(remaining / interval) - 1, 0)
+        end = pause + remaining + saves * job.block
+        if uptime >= end:
+            seconds[phase] += pause
+            seconds["saves"] += saves * job.block
+            seconds["effective"] = job.length
+            return _Trial(Shares(**seconds), failures, done=True)
         failures += 1
-        wall += life
-        spent[phase] += min(life, before)
-        running = max(life - before, 0.0)
-        kept, trained = _kept_and_trained(case, every, running, saves)
-        spent["effective"] += kept
-        spent["lost"] += trained - kept
-        spent["saves"] += running - trained
-        before, phase = case.again, "recover"
-        if wall > limit:
-            return _Trial(Shares(**spent), failures, done=False)
+        elapsed += uptime
+        seconds[phase] += min(uptime, pause)
+        running = max(uptime - pause, 0.0)
+        kept_time, trained_time = _kept_and_trained(job, interval, running, saves)
+        seconds["effective"] += kept_time
+        seconds["lost"] += trained_time - kept_time
+        seconds["saves"] += running - trained_time
+        pause, phase = job.recovery_s, "recover"
+        if elapsed > limit:
+            return _Trial(Shares(**seconds), failures, done=False)
 
 
 def _kept_and_trained(
-    case: JobSpec, every: float, running: float, saves: int
+    job: JobSpec, interval: float, running: float, saves: int
 ) -> tuple[float, float]:
     """Of a life that ended: the training that is kept, and all that was trained."""
-    period = every + case.block
-    begun = min(int(running / period), saves)
-    durable = min(int(max(running - case.durable, 0.0) / period), saves)
-    return durable * every, begun * every + min(running - begun * period, every)
+    period = interval + job.block
+    started = min(int(running / period), saves)
+    durable = min(int(max(running - job.durable, 0.0) / period), saves)
+    return durable * interval, started * interval + min(running - started * period, interval)
 
 
-def _ci95(found: Sequence[_Trial], mean: Shares) -> float:
+def _ci95(trials: Sequence[_Trial], mean: Shares) -> float:
     """Of a ratio of two means, by its residuals."""
     ratio = mean.effective / mean.wall
-    rest = [trial.shares.effective - ratio * trial.shares.wall for trial in found]
-    variance = sum(one * one for one in rest) / (len(rest) - 1)
-    return 100.0 * student_t(len(rest) - 1) * math.sqrt(variance / len(rest)) / mean.wall
+    residuals = [trial.shares.effective - ratio * trial.shares.wall for trial in trials]
+    variance = sum(residual * residual for residual in residuals) / (len(residuals) - 1)
+    return 100.0 * student_t(len(residuals) - 1) * math.sqrt(variance / len(residuals)) / mean.wall
 
 
 def _mean(values: Sequence[float]) -> float:

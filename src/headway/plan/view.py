@@ -47,7 +47,7 @@ def format_percent(percent: float) -> str:
 
 def format_rate(row: PlanRow) -> str:
     """`3.00 a day`."""
-    return f"{'<' if row.is_bound else ''}{row.case.a_day:.3g} a day"
+    return f"{'<' if row.is_bound else ''}{row.job.failures_per_day:.3g} a day"
 
 
 def format_bound(row: PlanRow, text: str) -> str:
@@ -57,38 +57,34 @@ def format_bound(row: PlanRow, text: str) -> str:
 
 def describe_job(plan: Plan) -> list[str]:
     """The job in a few lines."""
-    case = plan.rows[0].case
-    often = "less often than every" if plan.rows[0].is_bound else "every"
+    job = plan.rows[0].job
+    rate = "less often than every" if plan.rows[0].is_bound else "every"
     node = (
-        "no node fails"
-        if math.isinf(case.mtbf)
-        else f"a node fails {often} {format_time(case.mtbf)}"
+        "no node fails" if math.isinf(job.mtbf) else f"a node fails {rate} {format_time(job.mtbf)}"
     )
     lines = [
-        f"{format_time(case.length)} of training; {node}; a save costs {format_time(case.block)}"
-        + (f" and is durable {format_time(case.durable)} later" if case.durable else ""),
-        f"first start {format_time(case.first)} (compile {format_time(case.compile)}); "
-        f"after a failure {format_time(case.again)} "
-        f"(wait for machines {format_time(case.requeue)}, "
-        f"compile {format_time(case.compile_again)})",
+        f"{format_time(job.length)} of training; {node}; a save costs {format_time(job.block)}"
+        + (f" and is durable {format_time(job.durable)} later" if job.durable else ""),
+        f"first start {format_time(job.startup_s)} (compile {format_time(job.compile)}); "
+        f"after a failure {format_time(job.recovery_s)} "
+        f"(wait for machines {format_time(job.requeue)}, "
+        f"compile {format_time(job.compile_again)})",
     ]
     return lines if plan.measured is None else [*lines, _describe_source(plan)]
 
 
 def _describe_source(plan: Plan) -> str:
-    seen = plan.measured
-    assert seen is not None
-    told = (
-        f"measured by {seen.source}: {count(seen.runs, 'run')}, {count(seen.failures, 'failure')}"
-    )
-    told += f" in {seen.node_hours:,.3g} node-hours"
-    if seen.is_bound:
-        told += ", so how often nodes fail is not known: "
-        told += f"below {seen.failures_high:.3g} a node and day (95 %)"
-    elif seen.failures_a_day is not None:
-        low, high = seen.failures_low or 0.0, seen.failures_high or 0.0
-        told += f", {seen.failures_a_day:.3g} a node and day ({low:.2g} to {high:.2g})"
-    return told
+    measured = plan.measured
+    assert measured is not None
+    text = f"measured by {measured.source}: {count(measured.runs, 'run')}, "
+    text += f"{count(measured.failures, 'failure')} in {measured.node_hours:,.3g} node-hours"
+    if measured.is_bound:
+        text += ", so how often nodes fail is not known: "
+        text += f"below {measured.failures_high:.3g} a node and day (95 %)"
+    elif measured.failures_a_day is not None:
+        low, high = measured.failures_low or 0.0, measured.failures_high or 0.0
+        text += f", {measured.failures_a_day:.3g} a node and day ({low:.2g} to {high:.2g})"
+    return text
 
 
 def plan_notes(plan: Plan) -> list[str]:
@@ -102,11 +98,11 @@ def plan_notes(plan: Plan) -> list[str]:
 
 def _unfinished_trials(plan: Plan) -> list[str]:
     return [
-        f"{count(row.case.nodes, 'node')} at {format_interval(row.case.every)}: "
-        f"{row.played.given_up:,} of {row.played.trials:,} trials made so little headway that "
-        "they were given up"
+        f"{count(row.job.nodes, 'node')} at {format_interval(row.job.interval_in_use)}: "
+        f"{row.simulated.unfinished:,} of {row.simulated.trials:,} trials made so little headway "
+        "that they were given up"
         for row in plan.rows
-        if row.played.given_up
+        if row.simulated.unfinished
     ]
 
 
@@ -120,8 +116,8 @@ WIDTH, HEIGHT = 61, 12  # characters of the curve
 def terminal_text(plan: Plan) -> str:
     """All of it, line by line."""
     lines = [*describe_job(plan), "", *_table([HEADINGS, *map(_cells, plan.rows)])]
-    if any(row.range for row in plan.rows):
-        lines += ["", *(_ett_range_line(row) for row in plan.rows if row.range)]
+    if any(row.ett_range for row in plan.rows):
+        lines += ["", *(_ett_range_line(row) for row in plan.rows if row.ett_range)]
     if len(plan.rows) == 1:
         lines += ["", *_row_details(plan.rows[0])]
     lines += [f"note: {note}" for note in plan_notes(plan)]
@@ -129,35 +125,38 @@ def terminal_text(plan: Plan) -> str:
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:
-    played = format_bound(row, format_percent(row.played.shares.ett_percent))
+    simulated = format_bound(row, format_percent(row.simulated.shares.ett_percent))
     return (
-        f"{row.case.nodes:,}",
+        f"{row.job.nodes:,}",
         format_rate(row),
-        format_bound(row, format_interval(row.case.every)),
-        format_percent(row.at.wasted),
-        format_bound(row, format_percent(row.closed.ett_percent)),
-        f"{played} ± {row.played.half:.2f}",
-        format_percent(row.played.worst),
-        format_time(row.played.shares.wall),
+        format_bound(row, format_interval(row.job.interval_in_use)),
+        format_percent(row.point_in_use.wasted),
+        format_bound(row, format_percent(row.analytic.ett_percent)),
+        f"{simulated} ± {row.simulated.ci95:.2f}",
+        format_percent(row.simulated.p5),
+        format_time(row.simulated.shares.wall),
     )
 
 
 def _ett_range_line(row: PlanRow) -> str:
-    low, high = row.range or (0.0, 0.0)
+    low, high = row.ett_range or (0.0, 0.0)
     return (
-        f"{count(row.case.nodes, 'node')}: ETT {format_percent(low)} to {format_percent(high)} "
+        f"{count(row.job.nodes, 'node')}: ETT {format_percent(low)} to {format_percent(high)} "
         "over the 95 % interval of the failure rate"
     )
 
 
 def _row_details(row: PlanRow) -> list[str]:
     rows = [("where the time goes", "closed", "played")]
-    for part, words in PART_LABELS.items():
-        closed, played = row.closed.percent(part), row.played.shares.percent(part)
-        rows.append((words, format_percent(closed), format_percent(played)))
-    told = [("law", "interval", "wasted", "wasted, exact")]
-    for name, at in [*((law.name, law.at) for law in row.laws), ("in force", row.at)]:
-        told.append(
+    for part, label in PART_LABELS.items():
+        analytic, simulated = row.analytic.percent(part), row.simulated.shares.percent(part)
+        rows.append((label, format_percent(analytic), format_percent(simulated)))
+    intervals = [("law", "interval", "wasted", "wasted, exact")]
+    for name, at in [
+        *((formula.name, formula.point) for formula in row.formulas),
+        ("in force", row.point_in_use),
+    ]:
+        intervals.append(
             (
                 name,
                 format_interval(at.interval),
@@ -165,23 +164,23 @@ def _row_details(row: PlanRow) -> list[str]:
                 format_percent(at.exact),
             )
         )
-    lines = [*_table(rows, left=1), "", *_table(told, left=1)]
-    lines[-1] += f"  {INTERVAL_SOURCES[row.bound]}"
-    return [*lines, "", *_plot_curve(row.curve, row.at)] if row.curve else lines
+    lines = [*_table(rows, left=1), "", *_table(intervals, left=1)]
+    lines[-1] += f"  {INTERVAL_SOURCES[row.interval_source]}"
+    return [*lines, "", *_plot_curve(row.curve, row.point_in_use)] if row.curve else lines
 
 
 def _plot_curve(points: Sequence[Point], at: Point) -> list[str]:
     """Interval to the right on a logarithmic scale, wasted time upwards; `o` is in force."""
-    least = min(point.wasted for point in points)
-    top = min(max(point.wasted for point in points), 5 * least)
-    near = min(range(len(points)), key=lambda place: abs(points[place].interval - at.interval))
+    lowest = min(point.wasted for point in points)
+    top = min(max(point.wasted for point in points), 5 * lowest)
+    nearest = min(range(len(points)), key=lambda place: abs(points[place].interval - at.interval))
     inside = points[0].interval <= at.interval <= points[-1].interval
     lines = [[" "] * WIDTH for _ in range(HEIGHT)]
     for place, point in enumerate(points):
         if point.wasted <= top * (1 + 1e-9):
             level = min(int(HEIGHT * point.wasted / top), HEIGHT - 1)
-            lines[HEIGHT - 1 - level][place] = "o" if inside and place == near else "*"
-    shown = [
+            lines[HEIGHT - 1 - level][place] = "o" if inside and place == nearest else "*"
+    axis = [
         f"{format_percent(top):>9} |",
         *[f"{'':9} |"] * (HEIGHT - 2),
         f"{format_percent(0.0):>9} |",
@@ -190,7 +189,7 @@ def _plot_curve(points: Sequence[Point], at: Point) -> list[str]:
     scale = f"{ends[0]:<{WIDTH // 2 - 4}}{ends[1]:<{WIDTH // 2 - 4}}"
     return [
         "wasted time of the loop by checkpoint interval",
-        *(head + "".join(line) for head, line in zip(shown, lines, strict=True)),
+        *(head + "".join(line) for head, line in zip(axis, lines, strict=True)),
         f"{'':9} +{'-' * WIDTH}",
         f"{'':11}{scale}{format_interval(points[-1].interval):>8}",
     ]
@@ -209,11 +208,11 @@ def _table(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
 
 def csv_text(plan: Plan) -> str:
     """The interval in force is a line of its own, marked in the last column."""
-    made = io.StringIO()
-    out = csv.writer(made, lineterminator="\n")
-    out.writerow(["nodes", *point_to_dict(plan.rows[0].at), "in_force"])
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["nodes", *point_to_dict(plan.rows[0].point_in_use), "in_force"])
     for row in plan.rows:
-        for one in row.curve:
-            out.writerow([row.case.nodes, *point_to_dict(one).values(), 0])
-        out.writerow([row.case.nodes, *point_to_dict(row.at).values(), 1])
-    return made.getvalue()
+        for point in row.curve:
+            writer.writerow([row.job.nodes, *point_to_dict(point).values(), 0])
+        writer.writerow([row.job.nodes, *point_to_dict(row.point_in_use).values(), 1])
+    return buffer.getvalue()

@@ -23,8 +23,8 @@ SHORT = JobSpec(nodes=1, mtbf=DAY / 4, length=3600, interval=7200, block=15, sta
 @pytest.mark.timeout(60)
 def test_both_ways_agree(case: JobSpec) -> None:
     closed, played = expected(case), simulate(case, trials=1000)
-    assert abs(closed.ett_percent - played.shares.ett_percent) < 2 * played.half
-    assert played.half < 2.5 and not played.given_up
+    assert abs(closed.ett_percent - played.shares.ett_percent) < 2 * played.ci95
+    assert played.ci95 < 2.5 and not played.unfinished
     for part in PARTS:
         assert closed.percent(part) == pytest.approx(played.shares.percent(part), abs=0.8)
 
@@ -46,15 +46,15 @@ def test_without_failures_only_the_start_and_the_saves_are_lost() -> None:
 
 def test_twice_the_nodes_fail_twice_as_often() -> None:
     one, two = (JobSpec(nodes=n, mtbf=DAY, length=DAY, block=10) for n in (1, 2))
-    assert (one.a_day, two.a_day) == (1, 2)
-    assert two.every == pytest.approx(one.every / math.sqrt(2))
+    assert (one.failures_per_day, two.failures_per_day) == (1, 2)
+    assert two.interval_in_use == pytest.approx(one.interval_in_use / math.sqrt(2))
     assert expected(two).ett_percent < expected(one).ett_percent
 
 
 def test_a_job_that_gets_nowhere_is_given_up() -> None:
     case = JobSpec(nodes=1, mtbf=60, length=3 * 3600, interval=3600, block=1)
     played = simulate(case, trials=20)
-    assert played.given_up == played.trials == 20
+    assert played.unfinished == played.trials == 20
     assert played.shares.ett_percent < 1 and expected(case).ett_percent < 1
 
 

@@ -12,7 +12,7 @@ META = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15)
 
 def test_the_optimum_of_metas_figure_7() -> None:
     """15 s of blocking and 3 failures a day: 15.5 minutes, 3.2 % wasted."""
-    at = point(META, META.every)
+    at = point(META, META.interval_in_use)
     assert (round(at.interval / 60, 1), round(at.wasted, 1)) == (15.5, 3.2)
     assert round(at.exact, 1) == 3.2
     assert round(point(META, 3600).wasted, 1) == 6.7
@@ -23,7 +23,7 @@ def test_the_optimum_lies_in_the_middle_of_the_curve() -> None:
     points = curve(META)
     least = min(points, key=lambda one: one.wasted)
     assert len(points) == POINTS
-    assert least is points[POINTS // 2] and least.interval == pytest.approx(META.every)
+    assert least is points[POINTS // 2] and least.interval == pytest.approx(META.interval_in_use)
     for one in points:
         assert one.wasted == pytest.approx(one.saves + one.lost + one.recover)
         assert one.exact < min(one.wasted, 100)
@@ -31,13 +31,13 @@ def test_the_optimum_lies_in_the_middle_of_the_curve() -> None:
 
 def test_recovery_lifts_the_curve_and_leaves_its_optimum() -> None:
     slow = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15, recover=288)
-    assert slow.every == META.every
+    assert slow.interval_in_use == META.interval_in_use
     assert point(slow, 600).recover == pytest.approx(1)  # 288 s of 8 hours
     assert point(slow, 600).wasted == pytest.approx(point(META, 600).wasted + 1)
 
 
 def test_the_laws() -> None:
-    found = {law.name: law.at for law in formulas(META)}
+    found = {law.name: law.point for law in formulas(META)}
     assert list(found) == ["Young", "Daly", "exact"]
     assert found["exact"].exact <= min(found["Young"].exact, found["Daly"].exact)
 
