@@ -132,7 +132,7 @@ def _covered(run: str) -> dict[str, Any]:
     from headway.advise.show import to_dict
 
     plan = advise(gather(run, []))
-    return to_dict(replace(plan, covered=plan.advice))
+    return to_dict(replace(plan, superseded=plan.advice))
 
 
 def _settings(told: Mapping[str, Any]) -> dict[str, Any]:

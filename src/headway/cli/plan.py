@@ -122,7 +122,8 @@ def _too_short(measured: Measured, length: str) -> UsageError:
     return UsageError(
         f"{measured.source} has {count(measured.failures, 'failure')} in "
         f"{measured.node_hours:.3g} node-hours, so its failure rate is not known (at most "
-        f"{measured.failures_high or 0.0:.3g} a node and day); give --mtbf or --failures-a-day, or a shorter --length than {length}",
+        f"{measured.failures_high or 0.0:.3g} a node and day); give --mtbf or --failures-a-day, "
+        f"or a shorter --length than {length}",
         code="rate-unknown",
     )
 
