@@ -1,4 +1,4 @@
-"""What makes compiling cheaper: a cache that jobs share, fewer recompiles, less autotuning.
+"""Reduce compile time: a cache that jobs share, fewer recompiles, less autotuning.
 
 with headway.compile.shared_cache("s3://team/compile", key="team.key"):
     train()
@@ -6,7 +6,7 @@ with headway.compile.shared_cache("s3://team/compile", key="team.key"):
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # parts of this room run in every process of a job
+TYPE_CHECKING = False  # parts of this package run in every process of a job, without typing
 if TYPE_CHECKING:
     from typing import Any
 

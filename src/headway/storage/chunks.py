@@ -1,9 +1,9 @@
-"""Split files into chunks that are named by their content, pack them, and transfer several at once.
+"""Split files into chunks named by their content, compress them, and transfer them in parallel.
 
 The files are concatenated in the order of their names. A chunk ends where a file ends, chosen by
 the content of that file and never at a fixed distance: adding or removing a file changes one chunk.
-Transfers run in daemon threads: the end of a process waits for those of `concurrent.futures`, and
-a store may never answer.
+Transfers run in daemon threads: at its end a process waits for the threads of `concurrent.futures`,
+and a store may never answer.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Any, TypeVar
 
 from headway.errors import HeadwayError, install_command
 
-TARGET_BYTES = 1 << 20  # a chunk that is this large ends with its file
-PIECE_BYTES = 4 << 20  # a file that is larger is cut
+TARGET_BYTES = 1 << 20  # a chunk of this size ends at the next end of a file
+PIECE_BYTES = 4 << 20  # files larger than TARGET_BYTES are cut into pieces of this size
 MAX_CHUNK_BYTES = max(PIECE_BYTES, 2 * TARGET_BYTES)  # no chunk is larger
-BOUNDARY_ONE_IN = 8  # files after which a chunk ends, whatever its size
+BOUNDARY_ONE_IN = 8  # one in so many files ends its chunk, whatever the size
 ZLIB_LEVEL = 3
 
 RAW, ZLIB, ZSTD = b"r", b"d", b"z"
 
 
 class DamagedData(HeadwayError):
-    """Bytes that are not what their name says."""
+    """Data that does not match its name, size or format."""
 
 
 def split_chunks(files: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks of files that are laid end to end."""
+    """Split concatenated files into chunks."""
     pending: list[bytes] = []
     size = 0
     for content in files:
@@ -59,21 +59,21 @@ def split_chunks(files: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def chunk_name(content: bytes) -> str:
-    """What a chunk is called: it cannot be changed and keep its name."""
+    """The name of a chunk: a hash of its content."""
     return hashlib.sha256(content).hexdigest()
 
 
 def pack_chunk(content: bytes) -> bytes:
-    """Compressed, with a first byte that says how.
+    """Compress a chunk; the first byte names the method.
 
-    By zlib, which every Python has: whoever shares the archives can read them.
+    Always zlib, which every Python has, so that everyone can read the archives.
     """
     packed = ZLIB + zlib.compress(content, ZLIB_LEVEL)
     return packed if len(packed) <= len(content) else RAW + content
 
 
 def unpack_chunk(packed: bytes, size: int) -> bytes:
-    """The content, which is of a known size: no more than that is ever made of it."""
+    """Decompress a chunk of a known size; never produces more than `size` + 1 bytes."""
     how, body = packed[:1], packed[1:]
     if how == RAW:
         content = body
@@ -82,10 +82,10 @@ def unpack_chunk(packed: bytes, size: int) -> bytes:
     elif how == ZSTD:
         content = _unzstd(body, size)
     else:
-        raise DamagedData("it is not compressed in a way that is known", code="compression-unknown")
+        raise DamagedData("unknown compression method", code="compression-unknown")
     if len(content) != size:
         raise DamagedData(
-            f"it has {len(content)} bytes where {size} were written",
+            f"it has {len(content)} bytes instead of {size}",
             code="size-mismatch",
             size=len(content),
             expected=size,
@@ -100,16 +100,16 @@ def _inflate(body: bytes, size: int) -> bytes:
     except zlib.error as error:
         raise DamagedData(str(error), code="compression-damaged") from None
     if len(content) <= size and not inflater.eof:
-        raise DamagedData("its end is missing", code="compression-damaged")
+        raise DamagedData("the data is truncated", code="compression-damaged")
     return content
 
 
 def _unzstd(body: bytes, size: int) -> bytes:
-    """Archives of earlier versions."""
+    """Decompress chunks written by earlier versions."""
     module = _zstd()
     if module is None:
         raise DamagedData(
-            f"it is compressed by zstd; type: {install_command('zstd')}", code="missing-package"
+            f"it is compressed with zstd; type: {install_command('zstd')}", code="missing-package"
         )
     unpacker = module.ZstdDecompressor()
     try:
@@ -123,7 +123,7 @@ def _unzstd(body: bytes, size: int) -> bytes:
 
 
 def _zstd() -> Any:
-    """Python's own from 3.14 on, or the package of that name; None without them."""
+    """The module of Python 3.14 or later, else the package zstandard; None if neither exists."""
     for module in ("compression.zstd", "zstandard"):
         try:
             return importlib.import_module(module)
@@ -139,7 +139,7 @@ MAX_THREADS = 8
 
 
 def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
-    """What the call makes of each item, in order; no more of them are taken than are at work."""
+    """Yield `call(item)` for each item, in order; reads at most MAX_THREADS items ahead."""
     todo: queue.SimpleQueue[tuple[Future[Out], In] | None] = queue.SimpleQueue()
     pending: deque[Future[Out]] = deque()
     threads = 0
@@ -160,7 +160,7 @@ def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out
             todo.put((pending[-1], item))
             if threads < MAX_THREADS:
                 threads += 1
-                threading.Thread(target=work, name="headway-crew", daemon=True).start()
+                threading.Thread(target=work, name="headway-parallel-map", daemon=True).start()
         while pending:
             yield pending.popleft().result()
     finally:

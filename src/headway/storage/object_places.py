@@ -18,57 +18,56 @@ from headway.storage import remote
 from headway.storage.chunks import DamagedData
 from headway.storage.signing import Untrusted, path_untrusted_reason, stat_untrusted_reason
 
-DRAFTS = "drafts"  # what is being written; what is old there was left by somebody who was killed
+DRAFTS = "drafts"  # files being written; old ones were left by killed processes
 
 
 class ObjectMissing(Exception):
-    """There is nothing of that name."""
+    """No object has that name."""
 
 
 class ObjectPlace(Protocol):
-    """Objects that are written whole or not at all."""
+    """Named objects, each written completely or not at all."""
 
     url: str
 
     def read(self, name: str, max_bytes: int, *, owned_only: bool = False) -> bytes:
-        """The content of an object; ObjectMissing if there is none, DamagedData if it is larger.
+        """Read an object; ObjectMissing if there is none, DamagedData if larger than `max_bytes`.
 
-        `own`: Untrusted unless nobody but this user could have written it.
+        `owned_only`: raises Untrusted unless only this user could have written it.
         """
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace an object, at once."""
+        """Create or replace an object atomically."""
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
+        """Delete an object; a missing one is ignored."""
 
     def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Name, size and time of change of each object below a name."""
+        """Yield name, size and modification time of each object whose path starts with a prefix."""
 
     def untrusted_reason(self) -> Reason:
-        """Why something unsigned from here is not to be used; empty if it may be."""
+        """Why unsigned objects from here cannot be trusted; empty if they can."""
 
 
 def open_object_place(url: str) -> ObjectPlace:
-    """The place that a path or URL names."""
     if "://" in url and not url.startswith("file://"):
         return RemoteObjectPlace(url)
     return FolderObjectPlace(Path(url.removeprefix("file://")))
 
 
 class FolderObjectPlace:
-    """A folder of this machine, or one that is mounted."""
+    """Objects in a local or mounted folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser()
         self.url = str(root)
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(
-                f"{root} is a file; archives need a folder or a URL", code="store-is-a-file"
+                f"{root} is a file; expected a folder or a URL", code="store-is-a-file"
             )
 
     def read(self, name: str, max_bytes: int, *, owned_only: bool = False) -> bytes:
-        """The content of an object; looked at while it is open, so that it cannot be changed."""
+        """Read an object; checks run on the open file, so that it cannot be replaced meanwhile."""
         path = self.root / name
         try:
             with open(path, "rb", opener=_open_nonblocking) as file:
@@ -83,7 +82,7 @@ class FolderObjectPlace:
             raise ObjectMissing(name) from None
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace an object, at once."""
+        """Create or replace an object atomically."""
         mode = self._make_folders(name)
         draft = self.root / DRAFTS / secrets.token_hex(16)
         try:
@@ -99,7 +98,7 @@ class FolderObjectPlace:
             raise
 
     def _make_folders(self, name: str) -> int:
-        """The folders for an object, as open as the store's own is; the bits of that."""
+        """Create the folders of an object with the mode of the store's root; returns that mode."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         for prefix in (DRAFTS, os.path.dirname(name)):
@@ -112,11 +111,11 @@ class FolderObjectPlace:
         return mode
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
+        """Delete an object; a missing one is ignored."""
         (self.root / name).unlink(missing_ok=True)
 
     def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Name, size and time of change of each object below a name."""
+        """Yield name, size and modification time of each object whose path starts with a prefix."""
         for folder, _, names in os.walk(self.root / prefix, onerror=_ignore_missing):
             for name in names:
                 path = os.path.join(folder, name)
@@ -127,7 +126,7 @@ class FolderObjectPlace:
                         yield relative, status.st_size, status.st_mtime
 
     def untrusted_reason(self) -> Reason:
-        """Why something unsigned from here is not to be used; empty if it may be."""
+        """Why unsigned objects from here cannot be trusted; empty if they can."""
         for name in ("chunks", "archives"):
             reason = path_untrusted_reason(self.root / name)
             if reason:
@@ -136,14 +135,14 @@ class FolderObjectPlace:
 
 
 class RemoteObjectPlace:
-    """Anything that fsspec knows."""
+    """Objects behind a URL that fsspec supports."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._objects = remote.RemoteObjects(url)
 
     def read(self, name: str, max_bytes: int, *, owned_only: bool = False) -> bytes:
-        """The content of an object; ObjectMissing if there is none, DamagedData if it is larger."""
+        """Read an object; ObjectMissing if there is none, DamagedData if it is larger."""
         if owned_only:
             reason = self.untrusted_reason()
             raise Untrusted(reason, code=reason.code)
@@ -153,26 +152,26 @@ class RemoteObjectPlace:
             raise ObjectMissing(name) from None
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace an object; object stores do that at once."""
+        """Create or replace an object; object stores do that atomically."""
         self._objects.put(name, content)
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
+        """Delete an object; a missing one is ignored."""
         self._objects.delete(name)
 
     def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Name, size and time of change of each object below a name."""
+        """Yield name, size and modification time of each object whose path starts with a prefix."""
         return self._objects.listed(prefix)
 
     def untrusted_reason(self) -> Reason:
-        """Why something unsigned from here is not to be used; empty if it may be."""
-        text = f"{self.url} is not a folder of your own, and there is no key"
+        """Why unsigned objects from here cannot be trusted; empty if they can."""
+        text = f"{self.url} is not a folder of your own and no key is given"
         return Reason(text, code="store-not-trusted")
 
 
 def _limited(content: bytes, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
-        raise DamagedData("it is larger than it can be", code="archive-too-large")
+        raise DamagedData(f"it is larger than {max_bytes} bytes", code="archive-too-large")
     return content
 
 
@@ -181,7 +180,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Not waiting for somebody to write, where a pipe was put in the place of a file."""
+    """Open without waiting for a writer if the file was replaced by a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -16,18 +16,18 @@ from typing import Any, Protocol
 from headway.errors import FINE, HeadwayError, MissingExtra, Reason, UsageError
 
 MAGIC = b"headway-archive"
-MIN_SECRET_BYTES = 16  # bytes of a secret
+MIN_SECRET_BYTES = 16
 
 
 class Untrusted(HeadwayError):
-    """Why an archive is not used."""
+    """Data that is not trusted: wrong signature, or writable by others."""
 
 
 class SigningKey(Protocol):
-    """One way to sign and to verify."""
+    """A way to sign and verify data."""
 
     scheme: str
-    signs: bool  # whether it can make signatures
+    signs: bool  # whether it can create signatures
 
     def sign(self, body: bytes) -> bytes:
         """The signature."""
@@ -37,7 +37,7 @@ class SigningKey(Protocol):
 
 
 class HmacKey:
-    """HMAC-SHA256."""
+    """A shared secret for HMAC-SHA256."""
 
     scheme = "hmac-sha256"
     signs = True
@@ -55,7 +55,7 @@ class HmacKey:
 
 
 class Ed25519Key:
-    """A pair of keys, or its public half."""
+    """An ed25519 key pair, or only its public key."""
 
     scheme = "ed25519"
 
@@ -94,7 +94,7 @@ class Ed25519Key:
 
 
 def read_key(path: str) -> SigningKey:
-    """The key in a file that nobody else can read."""
+    """Read a key from a file; refuses files that others can read or write."""
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -126,19 +126,19 @@ def read_key(path: str) -> SigningKey:
 
 
 def seal(body: bytes, key: SigningKey | None) -> bytes:
-    """The body behind a line that says who vouches for it."""
+    """Prefix the body with a line that holds the scheme and the signature."""
     scheme, signature = ("none", b"") if key is None else (key.scheme, key.sign(body))
     return MAGIC + b" 1 " + scheme.encode() + b" " + signature.hex().encode() + b"\n" + body
 
 
 def unseal(data: bytes, key: SigningKey | None) -> bytes:
-    """The body, if its signature is the team's; without a key, as it is."""
+    """Verify the signature and return the body; without a key it is not verified."""
     line, newline, body = data.partition(b"\n")
     fields = line.split(b" ")
     if not newline or len(fields) != 4 or fields[0] != MAGIC:
-        raise Untrusted("it is no archive of Headway, or it was cut", code="not-an-archive")
+        raise Untrusted("not an archive of Headway, or truncated", code="not-an-archive")
     if fields[1] != b"1":
-        raise Untrusted("it was made by another version of Headway", code="archive-other-version")
+        raise Untrusted("made by an incompatible version of Headway", code="archive-other-version")
     if key is None:
         return body
     scheme, signature = fields[2].decode("ascii", "replace"), fields[3]
@@ -146,19 +146,19 @@ def unseal(data: bytes, key: SigningKey | None) -> bytes:
         raise Untrusted("it is not signed", code="archive-not-signed")
     if scheme != key.scheme:
         raise Untrusted(
-            f"it is signed with {scheme}, and the key is {key.scheme}", code="key-other-scheme"
+            f"it is signed with {scheme}, but the key is {key.scheme}", code="key-other-scheme"
         )
     try:
         is_valid = key.verify(body, bytes.fromhex(signature.decode("ascii", "replace")))
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise Untrusted("it was changed, or signed with another key", code="signature-mismatch")
+        raise Untrusted("it was modified, or signed with another key", code="signature-mismatch")
     return body
 
 
 def path_untrusted_reason(path: Path) -> Reason:
-    """Empty if nobody but this user (and root) can change what lies there, else why not."""
+    """Why users other than this one and root could change the path; empty if they cannot."""
     path = path.absolute()
     for current in (path, *path.parents):
         try:
@@ -166,7 +166,7 @@ def path_untrusted_reason(path: Path) -> Reason:
         except FileNotFoundError:
             continue
         except OSError as error:
-            text = f"{current} cannot be looked at: {error.strerror}"
+            text = f"{current} cannot be read: {error.strerror}"
             return Reason(text, code="path-not-readable")
         if stat.S_ISLNK(status.st_mode):
             if status.st_uid not in (os.geteuid(), 0):
@@ -180,7 +180,7 @@ def path_untrusted_reason(path: Path) -> Reason:
 
 
 def stat_untrusted_reason(status: os.stat_result, path: Path) -> Reason:
-    """Why others could change it; empty if they cannot."""
+    """Why other users could change the file; empty if they cannot."""
     if status.st_uid not in (os.geteuid(), 0):
         return _belongs_to_another(path)
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,1 +1,1 @@
-"""The autotune advisor: which configs are worth trying, from what a run has recorded."""
+"""Autotune advisor: which configs are worth trying, from the timings that runs recorded."""

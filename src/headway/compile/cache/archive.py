@@ -1,6 +1,6 @@
 """Store of compile archives: find by key, verify, fetch, publish.
 
-    archives/<key>/<job>/<id>     a sealed manifest; never changed once it is written
+    archives/<key>/<job>/<id>     a sealed manifest; never modified after it is written
     chunks/<ab>/<sha256>          bytes, named by their content
     machines/<key>.json           the facts behind a key, to explain a miss
 
@@ -30,46 +30,46 @@ from headway.probe import host_facts
 from headway.storage import chunks, signing
 from headway.storage.object_places import ObjectMissing, ObjectPlace, open_object_place
 
-MAX_UNUSED_DAYS = 30  # a file that no run has used for so long is left out of the next archive
-MAX_ARCHIVE_BYTES = 4 << 30  # bytes of an archive; the files that were used last are kept
-REFRESH_DAYS = 7  # an archive that is used and not changed is made anew after this time
-MAX_NEAR_ARCHIVES = 3  # archives of other jobs that are tried
-LOOKUP_ATTEMPTS = 3  # at a list in which all that was found has been superseded meanwhile
-MAX_FACTS_BYTES = 1 << 20  # bytes of the facts of a machine
+MAX_UNUSED_DAYS = 30  # files unused for longer are left out of the next archive
+MAX_ARCHIVE_BYTES = 4 << 30  # the most recently used files are kept
+REFRESH_DAYS = 7  # after this time even an unchanged archive is published again
+MAX_NEAR_ARCHIVES = 3  # archives of other jobs to try
+LOOKUP_ATTEMPTS = 3  # retries if all listed archives were superseded before they were read
+MAX_FACTS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLookup:
-    """What is there for it."""
+    """The archives for a job, and how closely they match."""
 
-    level: str  # exact, job (its code has changed), near (another job's), or miss
+    level: str  # exact, job (its code has changed), near (of another job), or miss
     reason: Reason = FINE
     manifests: tuple[Manifest, ...] = ()
-    refusals: tuple[Reason, ...] = ()  # one sentence for each archive that may not be used
-    damaged: tuple[Manifest, ...] = ()  # signed, but their bytes are not there or were changed
+    refusals: tuple[Reason, ...] = ()  # one sentence per archive that cannot be used
+    damaged: tuple[Manifest, ...] = ()  # signed, but bytes are missing or modified
 
     @property
     def cold_s(self) -> float:
-        """Seconds of compiling when nothing was there."""
+        """Seconds of compiling without an archive."""
         own = () if self.level == "near" else self.manifests
         return max((archive.cold_s for archive in own), default=0.0)
 
 
 class ArchiveStore:
-    """Archives in one place, under one key of the team."""
+    """Archives in one place, signed with one key."""
 
     def __init__(self, url: str, key: signing.SigningKey | None = None) -> None:
         self.place: ObjectPlace = open_object_place(url)
         self.key = key
 
     def untrusted_reason(self) -> Reason:
-        """Why nothing from here may be used; empty if it may."""
+        """Why nothing from this store can be used; empty if it can."""
         return self.place.untrusted_reason() if self.key is None else FINE
 
     # Finding
 
     def find(self, request: CacheKey) -> CacheLookup:
-        """The archives for a job: its own, else those of jobs that run on the same things."""
+        """Find the archives for a job: its own, else those of other jobs with the same facts."""
         for _ in range(LOOKUP_ATTEMPTS):
             refusals: list[Reason] = []
             lookup, vanished = self._look_up(request, refusals)
@@ -83,16 +83,16 @@ class ArchiveStore:
     def _look_up(
         self, request: CacheKey, refusals: list[Reason]
     ) -> tuple[CacheLookup | None, bool]:
-        """What is there, and whether something went away while we looked."""
+        """The archives, and whether any of them disappeared during the lookup."""
         root = f"archives/{request.key}/"
         names = [name for name, _, _ in self.place.entries(root)]
         own_names = [name for name in names if name.startswith(f"{root}{request.job}/")]
         own, vanished = self._usable_manifests(own_names, refusals)
         if own:
             exact = request.code != "" and any(archive.code == request.code for archive in own)
-            code_reason = Reason("the code has changed since it was made", code="code-changed")
+            code_reason = Reason("the code has changed since then", code="code-changed")
             if not request.code:
-                text = "nobody can tell whether the code has changed since it was made"
+                text = "whether the code has changed since then is unknown"
                 code_reason = Reason(text, code="code-unknown")
             reason = _with_torch_moved(FINE if exact else code_reason, request, own)
             level = "exact" if exact else "job"
@@ -102,26 +102,26 @@ class ArchiveStore:
         ]
         nearest, others_vanished = self._usable_manifests(other_names, refusals)
         if nearest:
-            text = f"{request.job} has none yet; this one is of {nearest[0].job}"
+            text = f"no archive of {request.job} yet; this one is of {nearest[0].job}"
             reason = Reason(text, code="archive-of-another-job")
             reason = _with_torch_moved(reason, request, nearest[:1])
             return CacheLookup(level="near", reason=reason, manifests=nearest[:1]), vanished
         return None, vanished or others_vanished
 
     def read_manifest(self, name: str) -> Manifest:
-        """Read and verify one; Untrusted or DamagedData say why it is not to be used."""
+        """Read and verify a manifest; raises Untrusted or DamagedData if it cannot be used."""
         data = self.place.read(name, manifest.MAX_MANIFEST_BYTES, owned_only=self.key is None)
         archive = manifest.decode_manifest(signing.unseal(data, self.key))
         if name != _manifest_name(archive):
             raise signing.Untrusted(
-                "it lies where another one belongs", code="archive-in-wrong-place"
+                "it is stored under the name of another archive", code="archive-in-wrong-place"
             )
         return archive
 
     def _usable_manifests(
         self, names: Iterable[str], refusals: list[Reason]
     ) -> tuple[tuple[Manifest, ...], bool]:
-        """Those that may be used, the newest first, and whether one of them has gone."""
+        """The usable archives, newest first, and whether any of them disappeared."""
         archives, vanished = [], False
         for name in names:
             try:
@@ -142,7 +142,7 @@ class ArchiveStore:
         difference = keys.describe_difference(request.facts, closest)
         if difference:
             return Reason(difference, code="machine-differs")
-        return Reason("its archives are gone", code="archives-gone")
+        return Reason("its archives were deleted", code="archives-gone")
 
     def _known_machines(self) -> Iterator[dict[str, Any]]:
         for name, _, _ in self.place.entries("machines"):
@@ -156,12 +156,12 @@ class ArchiveStore:
     # Fetching
 
     def fetch(self, archive: Manifest) -> Iterator[bytes]:
-        """Its bytes in order, each chunk verified before it is handed on."""
+        """Yield the chunks in order; each is verified first."""
         return chunks.parallel_map(self.read_chunk, archive.chunks)
 
     def read_chunk(self, chunk: Chunk) -> bytes:
-        """The bytes of a chunk, if they are what its name says."""
-        label = f"its chunk {chunk.name[:12]}"
+        """Read and verify a chunk."""
+        label = f"the chunk {chunk.name[:12]}"
         try:
             packed = self.place.read(
                 _chunk_path(chunk.name), chunk.size + 1, owned_only=self.key is None
@@ -172,11 +172,11 @@ class ArchiveStore:
         except (chunks.DamagedData, signing.Untrusted) as error:
             raise chunks.DamagedData(f"{label} cannot be used: {error}", code=error.code) from None
         if chunks.chunk_name(content) != chunk.name:
-            raise chunks.DamagedData(f"{label} was changed", code="chunk-changed")
+            raise chunks.DamagedData(f"{label} was modified", code="chunk-changed")
         return content
 
     def restore(self, lookup: CacheLookup, folder: CacheFolder) -> tuple[CacheLookup, int]:
-        """Fill the folder. What could be used of it, and the number of files."""
+        """Restore files into the folder; returns what was usable, and the number of new files."""
         count, refusals = 0, list(lookup.refusals)
         restored: list[Manifest] = []
         damaged: list[Manifest] = []
@@ -206,7 +206,7 @@ class ArchiveStore:
         cold_s: float,
         now: float | None = None,
     ) -> Manifest | None:
-        """Save what the folder holds; None if that is what the store has already."""
+        """Save the folder's files as an archive; None if the store already has all of them."""
         created_at = time.time() if now is None else now
         today = int(created_at // DAY)
         names = [name for name in folder.files() if base.level != "near" or folder.used(name)]
@@ -219,7 +219,7 @@ class ArchiveStore:
         )
         if not files:
             return None
-        dropped = {*names} - {*selected}  # by their age, or as there is no room
+        dropped = {*names} - {*selected}  # too old, or over the size limit
         archive = Manifest(
             id=f"{int(created_at * 1000):x}-{secrets.token_hex(4)}",
             made=created_at,
@@ -236,7 +236,7 @@ class ArchiveStore:
         return archive
 
     def _stored_chunks(self, base: CacheLookup, request: CacheKey) -> set[str]:
-        """The chunks that are there: of archives that nobody has cleared away meanwhile."""
+        """Names of the chunks of those base archives that were not deleted since."""
         present = {name for name, _, _ in self.place.entries(f"archives/{request.key}/")}
         return {
             chunk.name
@@ -261,7 +261,7 @@ class ArchiveStore:
         return chunk_list
 
     def import_archive(self, archive: Manifest, read: Callable[[Chunk], bytes]) -> None:
-        """Take an archive over from another store, under this store's key."""
+        """Copy an archive from another store and sign it with this store's key."""
         for chunk in archive.chunks:
             self._write_chunk((chunk.name, read(chunk)))
         self._write_manifest(replace(archive, supersedes=()))
@@ -281,20 +281,22 @@ class ArchiveStore:
 
 
 def _refusal(name: str, error: chunks.DamagedData | signing.Untrusted) -> Reason:
-    return Reason(f"the archive {name} is not used: {error}", code=error.code)
+    return Reason(f"archive {name} not used: {error}", code=error.code)
 
 
 def _with_torch_moved(reason: Reason, request: CacheKey, archives: Sequence[Manifest]) -> Reason:
-    """The same, and what cannot be used of it."""
+    """The reason, extended if torch is installed in another path than when it was made."""
     here = request.facts.get(host_facts.PLACE)
     if any(archive.facts.get(host_facts.PLACE) == here for archive in archives):
         return reason
-    moved = Reason("torch lies elsewhere now, and builds its C++ code anew", code="torch-moved")
+    moved = Reason(
+        "torch is installed in another path and rebuilds its C++ code", code="torch-moved"
+    )
     return Reason(f"{reason}; {moved}", code=reason.code) if reason else moved
 
 
 def _is_unchanged(folder: CacheFolder, names: Sequence[str], base: CacheLookup, now: float) -> bool:
-    """Whether all of it is in the archive that it was restored from, and that is young enough."""
+    """Whether the archive it was restored from has every file and is recent enough."""
     if base.level != "exact" or len(base.manifests) != 1:
         return False
     is_fresh = now - base.manifests[0].made < REFRESH_DAYS * DAY
@@ -303,7 +305,7 @@ def _is_unchanged(folder: CacheFolder, names: Sequence[str], base: CacheLookup, 
 
 
 def _select_files(folder: CacheFolder, names: Sequence[str], today: int) -> list[str]:
-    """The files that are kept: used not long ago, and as many as there is room for."""
+    """Select recently used files, as many as fit."""
     files = [file for name in names if (file := folder.describe(name, today)) is not None]
     room, selected = MAX_ARCHIVE_BYTES, set()
     for file in sorted(files, key=lambda file: (-file.used, file.path)):
@@ -316,7 +318,7 @@ def _select_files(folder: CacheFolder, names: Sequence[str], today: int) -> list
 def _read_files(
     folder: CacheFolder, names: Sequence[str], today: int, files: list[File]
 ) -> Iterator[bytes]:
-    """The content of each file; those that could be read are put into `files`."""
+    """Yield the content of each readable file, and append the file to `files`."""
     for name in names:
         result = folder.read(name, today)
         if result is not None:
@@ -325,7 +327,7 @@ def _read_files(
 
 
 def _superseded_ids(base: CacheLookup, request: CacheKey, included: set[str]) -> tuple[str, ...]:
-    """The archives of this job of which nothing is lost without them."""
+    """Archives of this job that the new one replaces completely."""
     replaced = (
         archive
         for archive in base.manifests
@@ -335,7 +337,7 @@ def _superseded_ids(base: CacheLookup, request: CacheKey, included: set[str]) ->
 
 
 def _manifest_name(archive: Manifest) -> str:
-    """Where an archive belongs."""
+    """The name of an archive's manifest in the store."""
     return f"archives/{host_facts.compile_key(archive.facts)}/{archive.job}/{archive.id}"
 
 
@@ -344,7 +346,7 @@ def _every_file(path: str) -> bool:
 
 
 def _is_shareable(path: str) -> bool:
-    """Not a package: that is for the job that made it, in its own configuration."""
+    """False for precompile packages: they are valid for one job and configuration only."""
     return not re.match(r"dynamo/[^/]+/", path)
 
 

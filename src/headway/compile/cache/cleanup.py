@@ -13,37 +13,37 @@ from headway.errors import FINE, Reason
 from headway.storage import chunks, signing
 from headway.storage.object_places import DRAFTS, ObjectMissing
 
-GRACE_S = DAY  # a chunk may belong to an archive that is just being made
+GRACE_S = DAY  # a newer chunk may belong to an archive that is still being written
 
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """An archive as it lies in the store."""
+    """An archive as listed in the store."""
 
     name: str
     size: int  # bytes of the manifest
     manifest: Manifest | None
-    reason: Reason = FINE  # it cannot be used
+    reason: Reason = FINE  # why it cannot be used
 
     @property
     def id(self) -> str:
-        """Its name without the place; somebody else may have named it."""
+        """The last part of its name, made printable: the name comes from the store."""
         last = self.name.rpartition("/")[2]
         return "".join(sign if sign.isprintable() else "?" for sign in last)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupResult:
-    """What was taken away, or would be."""
+    """What was deleted, or would be in a dry run."""
 
     archives: int
     chunks: int
     bytes: int
-    unreadable: int  # archives that cannot be read; as long as there are any, all chunks stay
+    unreadable: int  # unreadable archives; while there are any, no chunk is deleted
 
 
 def list_archives(store: ArchiveStore) -> Iterator[StoredArchive]:
-    """Every archive, the newest last."""
+    """Yield every archive, oldest first."""
     entries = sorted(store.place.entries("archives"), key=lambda entry: entry[0].rpartition("/")[2])
     for name, size, _ in entries:
         try:
@@ -55,12 +55,12 @@ def list_archives(store: ArchiveStore) -> Iterator[StoredArchive]:
 
 
 def chunk_sizes(store: ArchiveStore) -> dict[str, int]:
-    """Bytes of each chunk, as stored."""
+    """Stored bytes of each chunk."""
     return {name.rpartition("/")[2]: size for name, size, _ in store.place.entries("chunks")}
 
 
 def verify_archive(store: ArchiveStore, archive: StoredArchive) -> Reason:
-    """Empty if every byte of it is there and right, else what is wrong."""
+    """Verify every byte of an archive; returns what is wrong, or an empty reason."""
     if archive.manifest is None:
         return archive.reason
     try:
@@ -79,9 +79,9 @@ def collect_garbage(
     dry_run: bool = False,
     now: float | None = None,
 ) -> CleanupResult:
-    """Take away old archives, then the oldest until the rest fits, then what no archive needs.
+    """Delete expired archives, then the oldest until the rest fits, then unreferenced chunks.
 
-    Archives that cannot be read stay: a newer Headway or another key may be able to.
+    Unreadable archives are kept: a newer Headway or another key may be able to read them.
     """
     current = time.time() if now is None else now
     archives = list(list_archives(store))
@@ -107,9 +107,9 @@ def collect_garbage(
 
 
 def _unreferenced(store: ArchiveStore, removed: set[str], current: float) -> list[tuple[str, int]]:
-    """Chunks that no archive needs, and drafts of somebody who was killed.
+    """Chunks that no archive needs, and drafts of processes that were killed.
 
-    The archives are asked last: one that was saved meanwhile may need an old chunk.
+    The archives are listed last: one that was just saved may need an old chunk.
     """
     candidates = [
         (name, size)
@@ -119,7 +119,7 @@ def _unreferenced(store: ArchiveStore, removed: set[str], current: float) -> lis
     ]
     needed = set()
     for archive in list_archives(store):
-        if archive.manifest is None:  # nobody can say what it needs
+        if archive.manifest is None:  # the chunks it needs are unknown
             return []
         if archive.name not in removed:
             needed |= {chunk.name for chunk in archive.manifest.chunks}

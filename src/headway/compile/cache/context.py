@@ -23,7 +23,7 @@ from headway.probe.hooks import compile_cache as hooks
 from headway.storage.signing import read_key
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-# Modules of torch that do work again which the archive has: headway/probe/hooks/compile_cache.py.
+# Hooks that use cached results of the archive: see headway/probe/hooks/compile_cache.py.
 PATCHES = {
     "torch._dynamo.pgo": hooks.install_profile,
     "torch._inductor.codecache": hooks.install_codecache,
@@ -33,15 +33,18 @@ _patched_modules: set[str] = set()
 
 
 class SharedCache:
-    """A compile cache that is shared with other jobs: `load()` before the first compile,
-    `save()` after the first steps; or as a context, which does both."""
+    """A compile cache that is shared with other jobs.
+
+    Call `load()` before the first compile and `save()` after the first steps, or use it as a
+    context manager, which calls both.
+    """
 
     def __init__(self, url: str, *, job: str | None = None, key: str | None = None) -> None:
         self.store = ArchiveStore(url, read_key(key) if key else None)
         reason = self.store.untrusted_reason()
         if reason:
             raise UsageError(
-                f"archives are run as code, and {reason}; give the team's key",
+                f"archives contain executable code, and {reason}; pass the team's key",
                 code="archive-key-missing",
             )
         self.job = job or Path(sys.argv[0] or "python").stem
@@ -52,10 +55,10 @@ class SharedCache:
         self._folder: CacheFolder | None = None
 
     def load(self) -> str:
-        """Fill the cache folder; how near the archive is: exact, job, near or miss.
+        """Fill the cache folder; returns how closely the archive matches: exact, job, near or miss.
 
-        Ranks of one node share the folder: the first fetches what is missing, the others wait for
-        that and fetch nothing.
+        The ranks of a node share the folder: the first one fetches what is missing, the others
+        wait for it.
         """
         if self._launcher_handles_it:
             return "launcher"
@@ -71,8 +74,10 @@ class SharedCache:
             lookup = self.store.find(self._request())
             with _exclusive_lock(self._folder.root):
                 self._lookup, _ = self.store.restore(lookup, self._folder)
-        except Exception as error:  # any store, any network: the job compiles without
-            text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
+        except (
+            Exception
+        ) as error:  # whatever the store or network raises, the job compiles without it
+            text = f"cannot fetch archives from {self.store.place.url}: {describe_error(error)}"
             reason = Reason(text, code="archive-not-fetched")
             self._lookup = CacheLookup(level="miss", reason=reason, refusals=(reason,))
         for text in self._lookup.refusals:
@@ -80,25 +85,25 @@ class SharedCache:
         return self._lookup.level
 
     def save(self) -> bool:
-        """Publish what was compiled since; whether there was something to publish.
+        """Publish newly compiled code; returns whether there was any.
 
-        By one rank of each node.
+        Only local rank 0 of each node publishes.
         """
         if self._launcher_handles_it or self._folder is None or self._lookup is None:
             return False
         if os.environ.get("LOCAL_RANK", "0") != "0":
             return False
         if self.store.key is not None and not self.store.key.signs:
-            text = "headway: nothing is saved, as the key can only verify"
+            text = "headway: compile cache not saved: the key can only verify"
             print(with_code(text, code="compile-cache-key-verify-only"), file=sys.stderr)
             return False
         try:
             archive = self.store.publish(
                 self._folder, self._request(), self._lookup, self._compile_seconds()
             )
-        except Exception as error:  # what was trained is not to be lost for it
+        except Exception as error:  # must not fail the job
             text = (
-                f"headway: nothing could be saved to {self.store.place.url}: "
+                f"headway: cannot save the compile cache to {self.store.place.url}: "
                 f"{describe_error(error)}"
             )
             print(with_code(text, code="compile-cache-save-failed"), file=sys.stderr)
@@ -126,7 +131,7 @@ class SharedCache:
         return CacheKey(facts=host_facts.compile_facts(torch), job=self.job, code=code)
 
     def _compile_seconds(self) -> float:
-        """What compiling took, as torch counts it; of interest when nothing was there."""
+        """Compile time as torch counts it; only measured if no archive was found."""
         utils = sys.modules.get("torch._dynamo.utils")
         if utils is None or self._lookup is None or self._lookup.level != "miss":
             return 0.0
@@ -135,7 +140,7 @@ class SharedCache:
 
 
 def shared_cache(url: str, *, job: str | None = None, key: str | None = None) -> SharedCache:
-    """The compile cache at a folder or URL; `key` is the file with the team's key."""
+    """A compile cache in a folder or at a URL; `key` is the path of the team's key file."""
     return SharedCache(url, job=job, key=key)
 
 

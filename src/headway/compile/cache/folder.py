@@ -17,34 +17,37 @@ from headway.compile.cache.manifest import File, Manifest
 from headway.storage.signing import stat_untrusted_reason
 
 DAY = 86400
-NEVER_READ_S = 1  # time of last access that a restored file is given: 1970
-# Locks, half-written files, and what is quicker to make again than to move.
+NEVER_READ_S = 1  # access time set on restored files; a later one means that the file was read
+# Locks, partial files, and what is faster to rebuild than to transfer.
 SKIPPED_FOLDERS = ("locks", "precompiled_headers", "tmp", "__pycache__")
 SKIPPED_ENDS = (".lock", ".tmp", ".gch", ".pch", ".o", ".pid")
-# Triton's lists of what belongs together name each file by its whole path.
+# Triton's group files name their members by absolute path.
 GROUP_PREFIX = "__grp__"
 FOLDER_PLACEHOLDER = b"[headway-cache-folder]"
 
 
 class CacheFolder:
-    """A cache folder, and what an archive put there. `own`: no other job uses it."""
+    """A cache folder, and the files that an archive restored there.
+
+    `owned`: no other job uses the folder.
+    """
 
     def __init__(self, root: Path, *, owned: bool = True) -> None:
         self.root = root
         self.owned = owned
         self.restored: dict[str, File] = {}
-        self._stamps: dict[str, tuple[int, int]] = {}  # of files that an archive has
+        self._stamps: dict[str, tuple[int, int]] = {}  # of files that are in an archive
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         reason = stat_untrusted_reason(root.lstat(), root) if owned else ""
-        if reason:  # what lies there is run, and its name may be one that others can guess
+        if reason:  # its files are executed, and others may be able to guess its name
             raise PermissionError(errno.EACCES, reason, str(root))
-        # Whether the file system notes that a file was read (if not, all count as used), and its
-        # clock: in a folder that is not our own, what is older is another job's.
+        # Whether the file system records access times (if not, all files count as used), and its
+        # clock: in a folder that is not owned, older files belong to other jobs.
         self.tracks_atime, now = _probe_file_system(root)
         self.since = 0 if owned else now
 
     def files(self) -> list[str]:
-        """Each file that is worth keeping, in order."""
+        """Paths of the files to archive, sorted."""
         paths = []
         for folder, folders, names in os.walk(self.root):
             folders[:] = [name for name in folders if not _is_skipped_folder(name)]
@@ -65,12 +68,12 @@ class CacheFolder:
         return None
 
     def describe(self, path: str, today: int) -> File | None:
-        """A file as a manifest has it; None if it went away meanwhile."""
+        """The manifest entry of a file; None if it no longer exists."""
         status = self._stat(path)
         return None if status is None else self._file(path, status, today)
 
     def read(self, path: str, today: int) -> tuple[File, bytes] | None:
-        """The same with its content; None also if it is only half there."""
+        """The manifest entry and content of a file; None also if it is incomplete."""
         with (
             contextlib.suppress(OSError),
             open(self.root / path, "rb", opener=_open_noatime) as file,
@@ -88,7 +91,7 @@ class CacheFolder:
         return None
 
     def _json_path(self) -> bytes:
-        """The folder, as JSON has it."""
+        """The folder's path, escaped as in JSON."""
         return json.dumps(str(self.root.absolute()))[1:-1].encode()
 
     def _file(self, path: str, status: os.stat_result, today: int) -> File:
@@ -100,12 +103,12 @@ class CacheFolder:
         return not self.tracks_atime or status.st_atime > NEVER_READ_S
 
     def used(self, path: str) -> bool:
-        """Whether this job made the file or read it."""
+        """Whether this job wrote or read the file."""
         status = self._stat(path)
         return status is not None and (path not in self.restored or self._was_read(status))
 
     def changed(self, path: str) -> bool:
-        """Whether it is not what an archive has."""
+        """Whether the file differs from the archived one."""
         status = self._stat(path)
         return status is not None and self._stamps.get(path) != _stamp(status)
 
@@ -115,9 +118,9 @@ class CacheFolder:
         stream: Iterable[bytes],
         select: Callable[[str], bool] = lambda path: True,
     ) -> int:
-        """Write its files; those that are there stay. All or none; the number of new ones.
+        """Write the missing files of an archive, all or none; returns how many were written.
 
-        Where nothing is missing, nothing is taken from the stream, and so nothing is fetched.
+        If none is missing, the stream is not read, so nothing is fetched.
         """
         reader = _Reader(stream)
         files = [file for file in manifest.files if select(file.path)]
@@ -144,7 +147,7 @@ class CacheFolder:
         return len(written)
 
     def remove_truncated(self) -> None:
-        """Take away libraries that a build which was killed has left half-written."""
+        """Delete incomplete libraries that a killed build left behind."""
         for path in self.files():
             if path.endswith(".so") and self.changed(path):
                 with contextlib.suppress(OSError), open(self.root / path, "rb") as file:
@@ -168,7 +171,7 @@ class CacheFolder:
 
 
 class _Reader:
-    """Takes given numbers of bytes from a stream of pieces."""
+    """Read exact numbers of bytes from a stream of pieces."""
 
     def __init__(self, stream: Iterable[bytes]) -> None:
         self._stream = iter(stream)
@@ -186,7 +189,7 @@ class _Reader:
 
 
 def is_complete_library(content: bytes) -> bool:
-    """Whether a shared library is all there: linkers write the table at its end last."""
+    """Whether a shared library is complete: linkers write the table at its end last."""
     if len(content) < 64 or content[:5] != b"\x7fELF\2":
         return False
     order = "<" if content[5] == 1 else ">"
@@ -208,7 +211,7 @@ def _is_skipped_folder(name: str) -> bool:
 
 
 def _probe_file_system(root: Path) -> tuple[bool, int]:
-    """Whether the file system of a folder tells when a file was read, and what its clock says."""
+    """Whether the file system records access times, and the current time of its clock."""
     with tempfile.NamedTemporaryFile(dir=root, prefix=".", suffix=".tmp") as file:
         file.write(b"x")
         file.flush()
@@ -223,7 +226,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
 
 
 def _open_noatime(path: str, flags: int) -> int:
-    """Our own reading is no use of a file."""
+    """Open without changing the access time: archiving a file does not count as using it."""
     flags |= os.O_NOFOLLOW
     try:
         return os.open(path, flags | os.O_NOATIME)

@@ -1,4 +1,4 @@
-"""Identify what a job looks up: the facts of its machine, its name, code and configuration."""
+"""Keys of compile archives: facts of the machine, and the job's name, code and configuration."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ FACT_NAMES = {
 
 
 def describe_difference(here: Facts, there: Facts) -> str:
-    """In what an archive's maker differed from this process."""
+    """Describe how the machine and process that made an archive differ from this one."""
     return ", ".join(
         _difference_text(key, here.get(key), there.get(key)) for key in differing_facts(here, there)
     )
 
 
 def differing_facts(here: Facts, there: Facts) -> list[str]:
-    """The names of the facts that are not the same."""
     names = [*FACT_NAMES, *sorted({*here, *there} - {*FACT_NAMES, host_facts.PLACE})]
     return [name for name in names if here.get(name) != there.get(name)]
 
@@ -78,7 +77,7 @@ def _value_text(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKey:
-    """What a job asks for."""
+    """The archive that a job looks up."""
 
     facts: Facts
     job: str
@@ -86,7 +85,7 @@ class CacheKey:
 
     @property
     def key(self) -> str:
-        """What makes a hit possible."""
+        """Digest of the facts; only archives with the same digest can be used."""
         return host_facts.compile_key(self.facts)
 
 
@@ -97,8 +96,10 @@ INTERPRETER = re.compile(r"python|(ba|da|z|k)?sh$|-")
 
 
 def code_digest(command: Sequence[str]) -> str:
-    """What tells one version of a job's code from another: its scripts, or the module or the text
-    that stands for them. Empty where none of them can be read: then nobody can tell."""
+    """Digest of a job's code: its scripts, else its module or the code given by -c.
+
+    Empty if none of them can be read.
+    """
     parts = [_small_file(word) for word in command if word.endswith(".py")]
     if not any(parts):
         modules = (name for word, name in itertools.pairwise(command) if word in MODULE_OPTIONS)
@@ -109,7 +110,7 @@ def code_digest(command: Sequence[str]) -> str:
 
 
 def _module_source(name: str) -> bytes:
-    """The file of a module, where Python would find it; nothing is imported for that."""
+    """The source of a module, located as Python would, but without importing anything."""
     relative = name.replace(".", "/")
     folders = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     for folder in (os.getcwd(), *filter(None, folders)):
@@ -121,14 +122,14 @@ def _module_source(name: str) -> bytes:
 
 
 def _inline_code(command: Sequence[str]) -> Iterator[bytes]:
-    """What an interpreter is given as text."""
+    """Code that is passed to an interpreter by -c."""
     for program, word, text in zip(command, command[1:], command[2:], strict=False):
         if word == "-c" and INTERPRETER.match(os.path.basename(program)):
             yield text.encode(errors="replace")
 
 
 def config_digest(command: Sequence[str]) -> str:
-    """What a job is told: its words but for secrets, and what is in the files that they name."""
+    """Digest of a job's arguments, secrets masked, and of the small files that they name."""
     digest = hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace"))
     for word in command:
         digest.update(_small_file(word.rpartition("=")[2]))
@@ -136,7 +137,7 @@ def config_digest(command: Sequence[str]) -> str:
 
 
 def _small_file(path: str) -> bytes:
-    """Of a file that is a program or a setting; nothing of any other."""
+    """The content of a file, or nothing if it cannot be read or is too large to be code."""
     with contextlib.suppress(OSError, ValueError):
         if os.path.isfile(path) and os.path.getsize(path) <= CONFIG_BYTES:
             return Path(path).read_bytes()

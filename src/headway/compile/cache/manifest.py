@@ -1,4 +1,4 @@
-"""Describe an archive: who made it, for which machine and job, and every file in it."""
+"""Manifest of an archive: its maker, machine and job, and every file in it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from headway.storage import chunks
 from headway.storage.chunks import DamagedData, pack_chunk, unpack_chunk
 
 SCHEMA = 1
-MAX_MANIFEST_BYTES = 256 << 20  # bytes of a manifest
-SAFE_NAME = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # a name that may stand in a path
+MAX_MANIFEST_BYTES = 256 << 20
+SAFE_NAME = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # a name that can be part of a path
 LONGEST_PATH, LONGEST_NAME = 1024, 255  # bytes
 CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class File:
-    """One file of the cache folder."""
-
     path: str
     size: int
     executable: bool
-    used: int  # the day it was last used, counted from 1970
+    used: int  # day of the last use, counted from 1970
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A stretch of all files laid end to end."""
+    """A part of the concatenated files."""
 
     name: str
     size: int
@@ -40,14 +38,14 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """An archive, apart from its bytes."""
+    """Everything about an archive except its bytes."""
 
     id: str
     made: float
     job: str
     code: str
     facts: Mapping[str, Any]
-    cold_s: float  # seconds of compiling when nothing was there
+    cold_s: float  # seconds of compiling without an archive
     files: tuple[File, ...]
     chunks: tuple[Chunk, ...]
     supersedes: tuple[str, ...] = ()
@@ -55,12 +53,12 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Total bytes of the files."""
         return sum(file.size for file in self.files)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """As it is stored, and signed."""
+    """Encode a manifest in the form that is signed and stored."""
     fields = {
         "schema": SCHEMA,
         **{key: value for key, value in vars(manifest).items() if key not in ("files", "chunks")},
@@ -72,16 +70,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read one; whatever is wrong with it is said before a byte is used."""
+    """Decode and validate a manifest; raises DamagedData before any of it is used."""
     size = int.from_bytes(data[:8], "big")
     if size > MAX_MANIFEST_BYTES:
-        raise DamagedData("its list of files is too long", code="archive-too-large")
+        raise DamagedData("the file list is too long", code="archive-too-large")
     body = unpack_chunk(data[8:], size)
     try:
         fields = json.loads(body)
         if fields.pop("schema") != SCHEMA:
             raise DamagedData(
-                "it was made by another version of Headway", code="archive-other-version"
+                "made by an incompatible version of Headway", code="archive-other-version"
             )
         manifest = Manifest(
             **{
@@ -92,31 +90,32 @@ def decode_manifest(data: bytes) -> Manifest:
             }
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise DamagedData("its list of files cannot be read", code="archive-not-readable") from None
+        raise DamagedData("the file list cannot be read", code="archive-not-readable") from None
     _check(manifest)
     return manifest
 
 
 def _check(manifest: Manifest) -> None:
     if not _well_typed(manifest):
-        raise DamagedData("its list of files cannot be read", code="archive-not-readable")
+        raise DamagedData("the file list cannot be read", code="archive-not-readable")
     if not all(
         SAFE_NAME.fullmatch(name) for name in (manifest.job, manifest.id, *manifest.supersedes)
     ):
-        raise DamagedData("it has a name that is no name", code="archive-name-malformed")
+        raise DamagedData("it contains an invalid name", code="archive-name-malformed")
     for chunk in manifest.chunks:
         if not CHUNK_NAME.fullmatch(chunk.name):
             raise DamagedData(
-                f"it has a chunk {chunk.name!r} without a proper name", code="chunk-name-malformed"
+                f"it contains a chunk with the invalid name {chunk.name!r}",
+                code="chunk-name-malformed",
             )
         if not 0 < chunk.size <= chunks.MAX_CHUNK_BYTES:
-            raise DamagedData("it has a chunk of a size that none has", code="chunk-size-malformed")
+            raise DamagedData("it contains a chunk of an invalid size", code="chunk-size-malformed")
     if manifest.size != sum(chunk.size for chunk in manifest.chunks):
-        raise DamagedData("its files and its chunks are not of one size", code="size-mismatch")
+        raise DamagedData("the total sizes of its files and chunks differ", code="size-mismatch")
     for file in manifest.files:
         if not _inside(file.path):
             raise DamagedData(
-                f"it has a file {file.path!r} outside its folder", code="file-outside-folder"
+                f"it contains the file {file.path!r} outside its folder", code="file-outside-folder"
             )
     _check_tree([file.path for file in manifest.files])
 
@@ -140,7 +139,7 @@ def _well_typed(manifest: Manifest) -> bool:
 
 
 def _inside(path: str) -> bool:
-    """Whether it is the name of a file below a folder, and can be one."""
+    """Whether a path is valid and relative to the folder."""
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
@@ -157,4 +156,4 @@ def _check_tree(paths: list[str]) -> None:
         path[:index] for path in paths for index, character in enumerate(path) if character == "/"
     }
     if len(files) != len(paths) or files & folders:
-        raise DamagedData("it has two files of one name", code="file-twice")
+        raise DamagedData("it contains two files with the same name", code="file-twice")

@@ -31,12 +31,12 @@ from headway.storage.atomic_write import write_atomically
 
 PREFIX = "headway-compile-"
 POLL_S = 0.02
-IDLE_POLL_S = 0.25  # the same, once an attempt has had time to start
+IDLE_POLL_S = 0.25  # poll interval once an attempt has run for STARTING_S
 STARTING_S = 60.0
-QUIET_S = 3.0  # without a new compile; then what is there is saved
-CLOSING_S = 120.0
-HURRY_S = 5.0  # the same, once the job or the launcher was told to stop
-MIN_LEFTOVER_AGE_S = 60.0  # a folder without a lock is that of a launcher which is just starting
+QUIET_S = 3.0  # seconds without a new compile before the cache is saved
+CLOSING_S = 120.0  # time limit for the last save
+HURRY_S = 5.0  # the same after the job or the launcher received a signal to stop
+MIN_LEFTOVER_AGE_S = 60.0  # a newer folder without a lock may be of a launcher that is starting
 DISABLING_SETTINGS = {
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
     "TORCH_COMPILE_FORCE_DISABLE_CACHES": "1",
@@ -45,13 +45,13 @@ DISABLING_SETTINGS = {
 
 PRECOMPILE = "TORCH_CACHING_PRECOMPILE"
 FOLDER, TRITON, JOB = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_COMPILE_JOB_ID"
-JOB_ALIAS = "TORCH_COMPILE_STICKY_PGO_KEY"  # another name for it, which counts for less
+JOB_ALIAS = "TORCH_COMPILE_STICKY_PGO_KEY"  # alias of JOB with lower precedence
 
 Event = dict[str, Any]
 
 
 def disabling_setting(env: Mapping[str, str] = os.environ) -> str:
-    """The setting by which the user wants no compile cache; empty if there is none."""
+    """The environment variable that disables torch's compile caches; empty if none is set."""
     return next(
         (f"{name}={value}" for name, value in DISABLING_SETTINGS.items() if env.get(name) == value),
         "",
@@ -59,7 +59,7 @@ def disabling_setting(env: Mapping[str, str] = os.environ) -> str:
 
 
 class CompileCacheSync:
-    """One for all attempts of a command on this node."""
+    """Synchronize the cache folder with the store, for all attempts of a command on this node."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class CompileCacheSync:
         env: Mapping[str, str] = os.environ,
     ) -> None:
         self.store = store
-        # Packages are for one configuration only; what other archives have is of use to all.
+        # Packages are valid for one configuration only; other cached files for all of them.
         self.job = f"{job}.{config}" if config else job
         self.code = code
         self.log = log
@@ -97,10 +97,10 @@ class CompileCacheSync:
         self._writing = threading.Lock()
         self._requests: dict[str, CacheKey] = {}
         self._lookups: dict[str, CacheLookup] = {}
-        self._compiled: dict[str, float] = {}  # file -> when it was written
+        self._compiled: dict[str, float] = {}  # message file -> its modification time
         self._changed_at = 0.0
         self._began = time.monotonic()
-        self._cold: set[str] = set()  # keys for which there was nothing when the job began
+        self._cold: set[str] = set()  # keys without an archive of this job at the start
         self._messages: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="headway-courier", daemon=True)
@@ -108,11 +108,11 @@ class CompileCacheSync:
 
     @property
     def acted(self) -> bool:
-        """Whether the job was given code that others have compiled."""
+        """Whether the job received compiled code from an archive."""
         return any(lookup.level != "miss" for lookup in list(self._lookups.values()))
 
     def begin(self, write: Callable[[Event], object]) -> None:
-        """An attempt begins, with this journal."""
+        """Start an attempt; `write` appends to its journal."""
         self._began = time.monotonic()
         with self._writing:
             self._write = write
@@ -121,14 +121,14 @@ class CompileCacheSync:
                 write(event)
 
     def end(self) -> None:
-        """It has ended, and its journal will be closed; what comes is for the next one's."""
+        """End an attempt; later events go to the journal of the next one."""
         with self._writing:
             self._write = None
         if self.cache_folder.owned:
             self.cache_folder.remove_truncated()
 
     def close(self, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """No more is to come: save, and leave nothing behind. `hurry`: it was told to stop."""
+        """Save and delete the folder; `is_hurried` tells whether a signal to stop arrived."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -137,9 +137,9 @@ class CompileCacheSync:
             if not hurried and is_hurried():
                 deadline, hurried = min(deadline, time.monotonic() + HURRY_S), True
             self._thread.join(POLL_S)
-        if self._thread.is_alive():  # its folder is in use; the next launcher clears it away
+        if self._thread.is_alive():  # its folder is in use; the next launcher deletes it
             self._report_once(
-                "the compile cache could not be saved in time", code="compile-cache-save-late"
+                "the compile cache was not saved in time", code="compile-cache-save-late"
             )
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -150,19 +150,19 @@ class CompileCacheSync:
                 self._poll()
             self._poll()
             self._save_all()
-        except Exception as error:  # a full disk, a folder that somebody has taken away
+        except Exception as error:  # a full disk, a deleted folder
             self._report_once(
-                f"the compile cache is not used any more: {describe_error(error)}",
+                f"the compile cache stopped: {describe_error(error)}",
                 code="compile-cache-stopped",
             )
         finally:
-            self._lock.close()  # nobody is to wait for an answer
+            self._lock.close()  # processes stop waiting for answers
 
     def _pause(self) -> float:
         return POLL_S if time.monotonic() - self._began < STARTING_S else IDLE_POLL_S
 
     def _poll(self) -> None:
-        """One look at what the processes say."""
+        """Handle new messages of the training processes."""
         for name in sorted(os.listdir(self.folder / "talk")):
             path = self.folder / "talk" / name
             if name.startswith("want-") and name.endswith(".json"):
@@ -184,8 +184,10 @@ class CompileCacheSync:
         files = 0
         try:
             lookup, files = self.store.restore(self.store.find(request), self.cache_folder)
-        except Exception as error:  # any store, any network: the job compiles without
-            text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
+        except (
+            Exception
+        ) as error:  # whatever the store or network raises, the job compiles without it
+            text = f"cannot fetch archives from {self.store.place.url}: {describe_error(error)}"
             reason = Reason(text, code="archive-not-fetched")
             lookup = CacheLookup(level="miss", reason=reason, refusals=(reason,))
         self._lookups[key] = lookup
@@ -207,11 +209,11 @@ class CompileCacheSync:
         self._report_once(_load_message(lookup, files, (now() - start) / 1e9), code=code)
 
     def _save_all(self) -> None:
-        """For whoever has compiled; others may have asked and compiled nothing."""
+        """Save for every key with compiles; some processes ask and compile nothing."""
         self._changed_at = 0.0
         if self.store.key is not None and not self.store.key.signs:
             self._report_once(
-                "compile cache: nothing is saved, as the key can only verify",
+                "compile cache not saved: the key can only verify",
                 code="compile-cache-key-verify-only",
             )
             return
@@ -228,8 +230,7 @@ class CompileCacheSync:
             )
         except Exception as error:
             self._report_once(
-                f"the compile cache could not be saved to {self.store.place.url}: "
-                f"{describe_error(error)}",
+                f"cannot save the compile cache to {self.store.place.url}: {describe_error(error)}",
                 code="compile-cache-save-failed",
             )
             return
@@ -240,7 +241,7 @@ class CompileCacheSync:
         self._lookups[key] = CacheLookup(level="exact", manifests=(archive,))
 
     def _compile_seconds(self, key: str) -> list[float]:
-        """How long each process compiled."""
+        """Compile time of each process."""
         durations = []
         for name in self._compiled:
             with contextlib.suppress(OSError, ValueError, KeyError):
@@ -250,7 +251,7 @@ class CompileCacheSync:
         return durations
 
     def _emit(self, event: Event) -> None:
-        """Into the journal of the attempt that goes on, else of the next one."""
+        """Write to the journal of the current attempt, else to that of the next one."""
         with self._writing:
             if self._write is None:
                 self._pending_events.append(event)
@@ -258,7 +259,9 @@ class CompileCacheSync:
                 self._write(event)
 
     def _report_once(self, text: str, code: str = "") -> None:
-        text = "".join(sign if sign.isprintable() else "?" for sign in text)  # some is the store's
+        text = "".join(
+            sign if sign.isprintable() else "?" for sign in text
+        )  # may contain text from the store
         if text not in self._messages:
             self._messages.add(text)
             self.log(with_code(f"headway: {text}", code=code))
@@ -266,11 +269,11 @@ class CompileCacheSync:
 
 def _load_message(lookup: CacheLookup, files: int, seconds: float) -> str:
     if lookup.level == "miss":
-        return f"compile cache: nothing for this job yet ({lookup.reason})"
+        return f"compile cache: no archive for this job ({lookup.reason})"
     newest: Manifest = lookup.manifests[0]
     size = sum(manifest.size for manifest in lookup.manifests) / 1e6
     reason = f"; {lookup.reason}" if lookup.reason else ""
-    cold_text = f", compiled in {lookup.cold_s:.1f} s then" if lookup.cold_s else ""
+    cold_text = f", {lookup.cold_s:.1f} s of compiling without it" if lookup.cold_s else ""
     return (
         f"compile cache: {lookup.level} archive of {newest.job}, {files} files, {size:.1f} MB "
         f"in {seconds:.2f} s{cold_text}{reason}"
@@ -278,14 +281,14 @@ def _load_message(lookup: CacheLookup, files: int, seconds: float) -> str:
 
 
 def describe_error(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """The error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"
 
 
 def _clear_leftovers() -> None:
-    """Folders of launchers that were killed: their locks are free."""
+    """Delete the folders of killed launchers: those whose locks are free."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             status = path.lstat()

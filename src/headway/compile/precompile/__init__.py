@@ -1,8 +1,8 @@
-"""torch's precompile packages, made safe: nothing is traced again, and no number may be wrong.
+"""Make torch's precompile packages safe: no retracing, and no wrong results.
 
-With `TORCH_CACHING_PRECOMPILE` torch keeps what dynamo traced, but drops every guard that compares
-identities: a model whose activation is another function runs the old one, silently. Here the
-objects behind those guards are known by what they are. A package is used only if all of them are
-the same as when it was made, and its first result is compared with eager. Runs inside the job:
-standard library and torch only.
+With `TORCH_CACHING_PRECOMPILE` torch stores what dynamo traced, but drops every guard that compares
+identities: a model whose activation function was replaced would silently run the old one. Headway
+records a description of each object behind those guards. A package is used only if all objects
+match their descriptions, and its first result is compared with eager. This code runs inside the
+job: standard library and torch only.
 """

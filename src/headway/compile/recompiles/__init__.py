@@ -1,1 +1,1 @@
-"""The recompile advisor: why torch compiles again, from a run's journals, and the cure."""
+"""Recompile advisor: from a run's journals, why torch recompiled and how to avoid it."""

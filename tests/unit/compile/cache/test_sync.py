@@ -120,7 +120,7 @@ def test_there_and_back(
     assert [event["what"] for event in second.events] == ["load"]
     assert list((tmp_path / "tmp").iterdir()) == []
     text = "\n".join([*first.said, *second.said, ""])
-    golden("courier.txt", re.sub(r"in \d+\.\d+ s", "in TIME", text))
+    golden("sync.txt", re.sub(r"in \d+\.\d+ s", "in TIME", text))
 
 
 def test_saved_once_it_is_quiet_and_again_at_the_end(
