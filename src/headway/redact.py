@@ -213,13 +213,13 @@ def _masked(value: str, names: re.Pattern[str], values: re.Pattern[str]) -> str:
         last = _parts(name["name"])[-1:]
         if not (is_secret_name(name["name"]) or (query and last and last[0] in _IN_QUERY)):
             continue
-        found = (_QUERY_VALUE if query else values).match(value, start)
-        if not found or _is_plain(name["name"], found[0]):
+        match = (_QUERY_VALUE if query else values).match(value, start)
+        if not match or _is_plain(name["name"], match[0]):
             continue
-        quote = next((q for q in ('\\"', '"', "'") if found[0].startswith(q)), "")
-        closed = len(found[0]) > len(quote) and found[0].endswith(quote)
+        quote = next((q for q in ('\\"', '"', "'") if match[0].startswith(q)), "")
+        closed = len(match[0]) > len(quote) and match[0].endswith(quote)
         out += [value[done:start], quote, MASK, quote if closed else ""]
-        done = found.end()
+        done = match.end()
     return "".join([*out, value[done:]])
 
 

@@ -78,7 +78,7 @@ def _load(folder: Path, default: str) -> Run:
     identity = run_files.read_identity(folder)
     journals, problems = reader.read_journals(str(folder / run_files.JOURNAL))
     for journal in journals:
-        journal.gone = reader.has_ended(journal, time.time_ns())
+        journal.ended = reader.has_ended(journal, time.time_ns())
     name = str(identity.get("run") or default)
     if not identity:
         problems.append(f"{run_files.RUN_JSON} is missing or damaged")

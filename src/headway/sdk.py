@@ -73,8 +73,8 @@ class span(ContextDecorator):
     A name of your own lands in `waste.blocked` (in `pre_train` before the first step).
     """
 
-    def __init__(self, name: str, **told: Any) -> None:
-        self.name, self.told = name, _allowed_fields(told)  # fields of the journal
+    def __init__(self, name: str, **fields: Any) -> None:
+        self.name, self.fields = name, _allowed_fields(fields)  # fields of the journal
         self._opened: list[Any] = []
 
     def __enter__(self) -> span:
@@ -84,13 +84,13 @@ class span(ContextDecorator):
             from headway.probe.recorder import guard
 
             guard("sdk", recorder.start)
-            known = _JOURNAL_NAMES.get(self.name, "blocked")
-            told = {"what": self.name, **self.told}
-            if known == "checkpoint_save":
-                told["step"] = step_clock.steps
-            elif known == "checkpoint_load":  # the steps before it have a line of their own
+            journal_name = _JOURNAL_NAMES.get(self.name, "blocked")
+            fields = {"what": self.name, **self.fields}
+            if journal_name == "checkpoint_save":
+                fields["step"] = step_clock.steps
+            elif journal_name == "checkpoint_load":  # the steps before it have a line of their own
                 guard("sdk", step_clock.flush)
-            self._opened.append(guard("sdk", lambda: recorder.begin(known, **told)))
+            self._opened.append(guard("sdk", lambda: recorder.begin(journal_name, **fields)))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -47,7 +47,7 @@ def resolve(
     *, env: Mapping[str, str] = os.environ, folder: Path | None = None, **flags: Any
 ) -> dict[str, tuple[Any, str]]:
     """Each setting's value and where it came from."""
-    file, filed = _read_settings_file(folder or Path.cwd())
+    file, file_settings = _read_settings_file(folder or Path.cwd())
     out: dict[str, tuple[Any, str]] = {}
     for field in fields(Settings):
         variable = f"HEADWAY_{field.name.upper()}"
@@ -58,8 +58,8 @@ def resolve(
             out[field.name] = (value, "flag")
         elif variable in env:
             out[field.name] = (_parse(field.type, env[variable], variable), variable)
-        elif field.name in filed:
-            value, where = filed[field.name], f"{field.name} in {file}"
+        elif field.name in file_settings:
+            value, where = file_settings[field.name], f"{field.name} in {file}"
             if not isinstance(value, str | int | float):
                 raise UsageError(
                     f"{where} is {_shortened(value)}, but it must be a single value",
@@ -125,18 +125,18 @@ def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
     """headway.toml, else [tool.headway] of pyproject.toml, in this folder."""
     own, project = folder / "headway.toml", folder / "pyproject.toml"
     if os.path.lexists(own):
-        found, name = read_toml(own), own.name
+        table, name = read_toml(own), own.name
     elif _mentions_headway(project):
         tool = read_toml(project).get("tool", {})
-        found, name = tool.get("headway", {}) if isinstance(tool, dict) else {}, project.name
+        table, name = tool.get("headway", {}) if isinstance(tool, dict) else {}, project.name
     else:
         return "", {}
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise UsageError(
             f"tool.headway in {name} must be one table; begin it with [tool.headway]",
             code="toml-invalid",
         )
-    unknown = set(found) - {field.name for field in fields(Settings)}
+    unknown = set(table) - {field.name for field in fields(Settings)}
     if unknown:
         known = ", ".join(field.name for field in fields(Settings))
         raise UsageError(
@@ -144,7 +144,7 @@ def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
             code="setting-unknown",
             setting=sorted(unknown)[0],
         )
-    return name, found
+    return name, table
 
 
 def _mentions_headway(project: Path) -> bool:
@@ -181,7 +181,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse_labels(text: str | None) -> dict[str, str]:
     """`team=ads,model=dlrm` as a mapping; UsageError for anything else."""
-    found = {}
+    labels = {}
     for part in (text or "").split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not part.strip():
@@ -190,5 +190,5 @@ def parse_labels(text: str | None) -> dict[str, str]:
             raise UsageError(
                 f"the label {part!r} is not NAME=VALUE, such as team=ads", code="label-invalid"
             )
-        found[name] = value
-    return found
+        labels[name] = value
+    return labels

@@ -24,13 +24,13 @@ def expand_hosts(text: str) -> list[str]:
     names = _NAME.findall(text)
     if ",".join(names) != text:
         raise ValueError(f"{text[:80]!r} is no host list")
-    found: list[str] = []
+    hosts: list[str] = []
     for name in names:
         parts = [_numbers(range_) if range_ else [word] for range_, word in _PART.findall(name)]
-        if len(found) + math.prod(map(len, parts)) > MAX_HOSTS:
+        if len(hosts) + math.prod(map(len, parts)) > MAX_HOSTS:
             raise ValueError(f"{text[:80]!r} has more than {MAX_HOSTS:,} hosts")
-        found += map("".join, itertools.product(*parts))
-    return found
+        hosts += map("".join, itertools.product(*parts))
+    return hosts
 
 
 def _numbers(text: str) -> list[str]:
@@ -59,7 +59,7 @@ def count_gpus(resources: Mapping[str, int]) -> int:
 
 def count_gres_gpus(text: str) -> int:
     """Of `gpu:a100:2(IDX:0,3),gpu:1g.5gb:1(IDX:4),nic:1`, as squeue shows it for a node."""
-    entries = (one.split(":") for one in re.sub(r"\([^)]*\)", "", text).split(","))
+    entries = (entry.split(":") for entry in re.sub(r"\([^)]*\)", "", text).split(","))
     return sum(
         int(words[-1])
         for words in entries
@@ -76,11 +76,11 @@ def json_number(value: Any) -> float | None:
 
 def json_tres(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """A list of {"type": "gres", "name": "gpu:a100", "count": 4}, named as in text."""
-    found = {}
+    resources = {}
     for entry in entries:
         name = "/".join(filter(None, (str(entry["type"]), str(entry.get("name") or ""))))
-        found[name] = int(json_number(entry["count"]) or 0)
-    return found
+        resources[name] = int(json_number(entry["count"]) or 0)
+    return resources
 
 
 RunCommand = Callable[..., str]  # a program and its words; what it answers
@@ -92,15 +92,15 @@ TIMEOUT_S = 60.0  # seconds that a busy slurmctld may take
 def run_command(*words: str) -> str:
     """What a program of Slurm answers."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
+        result = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise SlurmRefused(
             f"{words[0]} gave no answer within {TIMEOUT_S:g} s; is slurmctld up?",
             code="slurm-timeout",
         ) from None
-    if done.returncode:
-        told = (done.stderr or done.stdout).strip().splitlines() or ["no word"]
+    if result.returncode:
+        lines = (result.stderr or result.stdout).strip().splitlines() or ["no word"]
         raise SlurmRefused(
-            f"`{' '.join(words[:4])}` failed: {told[-1]}", code="slurm-refused", reason=told[-1]
+            f"`{' '.join(words[:4])}` failed: {lines[-1]}", code="slurm-refused", reason=lines[-1]
         )
-    return done.stdout
+    return result.stdout

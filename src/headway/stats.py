@@ -43,12 +43,12 @@ def _within(angle: float, freedom: int) -> float:
     return math.sin(angle) * total
 
 
-def axis_ticks(most: float) -> list[float]:
+def axis_ticks(maximum: float) -> list[float]:
     """From 0 up to it, in steps of 1, 2 or 5 and zeros: four to eight of them."""
     step = 1e-9
-    while most / step > 8:
+    while maximum / step > 8:
         for factor in (2.0, 2.5, 2.0):
             step *= factor
-            if most / step <= 8:
+            if maximum / step <= 8:
                 break
-    return [round(step * number, 9) for number in range(int(most / step + 1e-9) + 1)]
+    return [round(step * number, 9) for number in range(int(maximum / step + 1e-9) + 1)]

@@ -78,12 +78,12 @@ FORKS = """
 import json, time
 from headway.probe.recorder import recorder
 
-recorder.hold()
+recorder.suspend()
 for line in sys.stdin:
     path, *sys.argv[1:] = json.loads(line)
     pid = os.fork()
     if not pid:
-        recorder.reborn(time.monotonic_ns())
+        recorder.reset_after_warm_fork(time.monotonic_ns())
         os.chdir(os.path.dirname(path))
         for stream, kind in ((1, "out"), (2, "err")):
             os.dup2(os.open(kind, os.O_WRONLY | os.O_CREAT), stream)

@@ -154,7 +154,7 @@ x = torch.ones(1)
 for work in dist.batch_isend_irecv([P2POp(isend, x, 1, pair), P2POp(irecv, x, 1, pair)]):
     work.wait()
 from headway.probe.hooks.process_groups import communication
-assert [group.used for group in communication.made] == [True]
+assert [group.used for group in communication.records] == [True]
 torch.save(x, "x.pt")
 """
 P2P_NAMES = """

@@ -37,8 +37,8 @@ def parse_claim(file: str, mark: str) -> tuple[int, str] | None:
 
 def take_claim(folder: str, names: Iterable[str], content: dict[str, Any]) -> str | None:
     """Claim the first of these that is free; its name, or None if all are taken."""
-    for one in names:
-        path = os.path.join(folder, one)
+    for name in names:
+        path = os.path.join(folder, name)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
@@ -47,29 +47,29 @@ def take_claim(folder: str, names: Iterable[str], content: dict[str, Any]) -> st
             os.write(fd, json.dumps(content).encode())
         finally:
             os.close(fd)
-        return one
+        return name
     return None
 
 
-def read_claim(folder: str, one: str) -> dict[str, Any]:
+def read_claim(folder: str, name: str) -> dict[str, Any]:
     """What a claim says; nothing if it is not there, or not written yet."""
     try:
-        with open(os.path.join(folder, one), "rb") as file:
-            found = json.loads(file.read())
+        with open(os.path.join(folder, name), "rb") as file:
+            content = json.loads(file.read())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def mark_done(folder: str, one: str) -> None:
+def mark_done(folder: str, name: str) -> None:
     """The launcher has done its part: the rank may go on."""
-    with open(os.path.join(folder, one + DONE), "wb"):
+    with open(os.path.join(folder, name + DONE), "wb"):
         pass
 
 
-def wait_until_done(folder: str, one: str) -> None:
+def wait_until_done(folder: str, name: str) -> None:
     """Stand still until the launcher has done its part."""
-    until = time.monotonic() + HOLD_S
-    path = os.path.join(folder, one + DONE)
-    while not os.path.exists(path) and time.monotonic() < until:
+    deadline = time.monotonic() + HOLD_S
+    path = os.path.join(folder, name + DONE)
+    while not os.path.exists(path) and time.monotonic() < deadline:
         time.sleep(POLL_S)

@@ -88,20 +88,20 @@ def _expand(orders: list[Order]) -> None:
         if order.get("node") not in (None, os.uname().nodename):
             continue
         for moment in order["moments"]:
-            one = {**order, **moment}
-            if one.get("over"):
-                one["step"] -= before
-            if one["kind"] in LASTING_KINDS:
-                _lasting_orders.append(one)
-            if "step" in one or one["kind"] not in LASTING_KINDS:
-                _pending.append(one)
+            instance = {**order, **moment}
+            if instance.get("over"):
+                instance["step"] -= before
+            if instance["kind"] in LASTING_KINDS:
+                _lasting_orders.append(instance)
+            if "step" in instance or instance["kind"] not in LASTING_KINDS:
+                _pending.append(instance)
 
 
 def _steps_before_restart() -> int:
     """Steps of this rank in the lives that torchrun has restarted within this attempt."""
     if not _is_elastic_restart():
         return 0
-    folder, made = os.environ[ENV_FOLDER], 0
+    folder, steps = os.environ[ENV_FOLDER], 0
     for name in os.listdir(folder):
         if not name.startswith(f"{os.uname().nodename}-") or not name.endswith(".jsonl"):
             continue
@@ -110,15 +110,15 @@ def _steps_before_restart() -> int:
         mine = head.get("rank") == recorder.rank and head.get("launch") == os.environ[ENV_LAUNCH]
         if mine and head.get("pid") != os.getpid():
             page = _page(folder, name.removesuffix(".jsonl") + ".pulse")
-            made += page.steps if page else 0
-    return made
+            steps += page.steps if page else 0
+    return steps
 
 
 def _page(folder: str, name: str) -> pulse.Pulse | None:
     """Of a process of this host: it may be in memory still."""
     pages = launcher_variable(ENV_PAGES)
-    found = pulse.read(os.path.join(pages, name)) if pages else None
-    return found or pulse.read(os.path.join(folder, name))
+    page = pulse.read(os.path.join(pages, name)) if pages else None
+    return page or pulse.read(os.path.join(folder, name))
 
 
 def _is_elastic_restart() -> bool:
@@ -258,8 +258,8 @@ def _begun_by_other_process(order: Order) -> int | None:
     if not recorder.helper and not _is_elastic_restart():
         return None
     folder = os.environ[ENV_FOLDER]
-    begun = [claims.read_claim(folder, name).get("t") for name in _names(order)]
-    return max((t for t in begun if isinstance(t, int)), default=None)
+    times = [claims.read_claim(folder, name).get("t") for name in _names(order)]
+    return max((t for t in times if isinstance(t, int)), default=None)
 
 
 # Batches.

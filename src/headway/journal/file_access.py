@@ -72,7 +72,7 @@ def file_identity(path: str) -> str | None:
         inner = os.path.join(path, ".metadata")
         path = inner if os.path.exists(inner) else path
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"

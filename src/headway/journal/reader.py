@@ -59,7 +59,7 @@ class Journal:
     facts: dict[str, Any] = field(default_factory=dict)
     damaged: int = 0
     latest: int = 0  # the last time in its events and spans
-    gone: bool = False  # it has ended, with or without a word: see alive.py
+    ended: bool = False  # it has ended, with or without a word: see alive.py
     pulse: Pulse | None = None
 
     def named(self, *names: str) -> Iterator[dict[str, Any]]:
@@ -164,7 +164,7 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
             "reads; install a newer Headway"
         )
     try:
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "role": _text(head["role"]),
             "boot": _text(head["boot"]),
             "host": _text(head["host"]),
@@ -182,16 +182,16 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
         }
     except (KeyError, TypeError, ValueError):
         return None
-    rest = {key: value for key, value in head.items() if key not in known}
-    return Journal(name=name, facts=rest, **known)
+    rest = {key: value for key, value in head.items() if key not in fields}
+    return Journal(name=name, facts=rest, **fields)
 
 
 def _windows(lines: list[bytes], others: list[dict[str, Any]], journal: Journal) -> Windows:
     """From our own writer's lines; `others` may hold some of another writer."""
     foreign = [record for record in others if record["ev"] == "steps"]
-    found = step_windows.parse_all(lines) if lines and not foreign else None
-    if found is not None:
-        return found
+    windows = step_windows.parse_all(lines) if lines and not foreign else None
+    if windows is not None:
+        return windows
     records, damaged = _decode(lines)
     journal.damaged += damaged
     rows = []

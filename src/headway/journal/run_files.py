@@ -42,10 +42,10 @@ def find_run(path: str | os.PathLike[str]) -> Path:
 def read_identity(folder: Path) -> dict[str, Any]:
     """What run.json says; empty when it is missing or torn."""
     try:
-        found = json.loads(file_access.read_file(folder / RUN_JSON))
+        content = json.loads(file_access.read_file(folder / RUN_JSON))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_command(folder: Path) -> list[str]:
@@ -53,14 +53,14 @@ def read_command(folder: Path) -> list[str]:
     try:
         fd = os.open(folder / COMMAND_JSON, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, encoding="utf-8") as file:
-            known = os.fstat(fd)
-            ours = stat.S_ISREG(known.st_mode) and known.st_uid == os.geteuid()
-            found = json.load(file) if ours else None
+            status = os.fstat(fd)
+            own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            command = json.load(file) if own else None
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, list):
-        found = read_identity(folder).get("command")
-    return [str(word) for word in found] if isinstance(found, list) else []
+        command = None
+    if not isinstance(command, list):
+        command = read_identity(folder).get("command")
+    return [str(word) for word in command] if isinstance(command, list) else []
 
 
 def write_command(folder: Path, command: Sequence[str]) -> None:
@@ -75,15 +75,15 @@ PUBLISH_SCHEMA = 1
 def read_publish_note(folder: Path) -> dict[str, Any]:
     """The note; empty where there is none that can be read."""
     try:
-        found = json.loads(file_access.read_file(folder / PUBLISH_JSON))
+        content = json.loads(file_access.read_file(folder / PUBLISH_JSON))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and found.get("schema") == PUBLISH_SCHEMA else {}
+    return content if isinstance(content, dict) and content.get("schema") == PUBLISH_SCHEMA else {}
 
 
-def write_publish_note(folder: Path, told: dict[str, Any]) -> None:
+def write_publish_note(folder: Path, fields: dict[str, Any]) -> None:
     """In the place of what was there."""
-    content = json.dumps({"schema": PUBLISH_SCHEMA, **redact.data(told)}, indent=1) + "\n"
+    content = json.dumps({"schema": PUBLISH_SCHEMA, **redact.data(fields)}, indent=1) + "\n"
     write_atomically(folder / PUBLISH_JSON, content)
 
 
@@ -97,8 +97,8 @@ def fetch_run(url: str, folder: Path) -> None:
     except FileNotFoundError:
         raise RunNotFound(f"there is no run at {url}; check the URL") from None
     except Exception as error:  # whatever a remote file system raises
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwayError(f"{url} cannot be reached: {why}", code="run-unreachable") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwayError(f"{url} cannot be reached: {reason}", code="run-unreachable") from error
 
 
 def _copy_run(fs: Any, root: str, folder: Path) -> None:

@@ -20,7 +20,7 @@ class Event(NamedTuple):
 
     t: int  # when it began
     rank: int
-    made: int  # steps that its process had made
+    steps_done: int  # steps that its process had made
     is_load: bool
     fields: Mapping[str, Any]  # those of the journal: `path`, `file`
     step: int | None = None  # of the run, where the program tells what it has loaded
@@ -32,27 +32,27 @@ class Stretch:
 
     attempt: int
     at: int  # when it began; 0 for the first one of an attempt
-    made: int  # steps that each process had made by then
+    steps_done: int  # steps that each process had made by then
     end: int  # and when it was over
     base: int  # the step of the run that it went on from
     known: bool  # whether anything says so
     parent: Save | None  # what it went on from; None: from nothing
 
-    def step(self, made: int) -> int:
+    def step(self, steps_done: int) -> int:
         """The step of the run that a process is at which has made so many."""
-        return self.base + made - self.made
+        return self.base + steps_done - self.steps_done
 
 
 class Save(NamedTuple):
     """The state after a step of a stretch."""
 
     stretch: Stretch
-    made: int
+    steps_done: int
 
     @property
     def step(self) -> int:
         """Of the run."""
-        return self.stretch.step(self.made)
+        return self.stretch.step(self.steps_done)
 
 
 @dataclass(slots=True)
@@ -103,18 +103,18 @@ class Lineage:
         `declared` is the step that the program says it starts from. `known` says whether an
         attempt of which nothing matches a save can be taken to have started from nothing.
         """
-        whole = (event for event in events if not event.fields.get("error"))
-        ordered = sorted(whole, key=lambda event: (event.t, event.is_load))
-        start = [event for event in ordered if event.is_load and not event.made]
+        complete = (event for event in events if not event.fields.get("error"))
+        ordered = sorted(complete, key=lambda event: (event.t, event.is_load))
+        start = [event for event in ordered if event.is_load and not event.steps_done]
         own = [self._start(Stretch(attempt, 0, 0, steps, 0, known, None), start, declared)]
         read: dict[int, Save] = {}  # by rank, since the last step
         for event in ordered:
             if not event.is_load:
-                self.saves.add(event.fields, Save(own[-1], event.made))
-            elif event.made and (save := self._loaded(event, own)) is not None:
-                if len(own) == 1 or event.made > own[-1].made:
-                    own[-1].end, read = event.made, {}
-                    own.append(Stretch(attempt, event.t, event.made, steps, 0, True, None))
+                self.saves.add(event.fields, Save(own[-1], event.steps_done))
+            elif event.steps_done and (save := self._loaded(event, own)) is not None:
+                if len(own) == 1 or event.steps_done > own[-1].steps_done:
+                    own[-1].end, read = event.steps_done, {}
+                    own.append(Stretch(attempt, event.t, event.steps_done, steps, 0, True, None))
                 if save.stretch is not own[-1]:
                     _keep_highest(read, event.rank, save)
                     _continue_from(own[-1], _slowest(read))
@@ -146,30 +146,30 @@ class Lineage:
         trained = [s for s in reversed(stretches) if s.base < step <= s.step(s.end)]
         last = max(reversed(stretches), key=lambda stretch: stretch.step(stretch.end))
         stretch = trained[0] if trained else last
-        return Save(stretch, stretch.made + step - stretch.base)
+        return Save(stretch, stretch.steps_done + step - stretch.base)
 
-    def kept(self, roots: Iterable[Stretch]) -> dict[int, int | None]:
+    def surviving_steps(self, roots: Iterable[Stretch]) -> dict[int, int | None]:
         """Of each stretch (by `id`) the last step that one of `roots` descends from; None: all.
 
         Of a root all is kept, unless another one before it has gone on from an earlier save.
         """
-        kept: dict[int, int | None] = {}
+        surviving: dict[int, int | None] = {}
         for root in roots:
-            if id(root) in kept:
+            if id(root) in surviving:
                 continue
-            kept[id(root)] = None
+            surviving[id(root)] = None
             save = root.parent
             while save is not None:
                 stretch, step = save.stretch, save.step
                 if step > stretch.base or stretch.parent is None:
-                    before = kept.get(id(stretch), 0)
-                    kept[id(stretch)] = None if before is None else max(before, step)
+                    before = surviving.get(id(stretch), 0)
+                    surviving[id(stretch)] = None if before is None else max(before, step)
                     save = stretch.parent
                 else:  # a declared step of before that stretch
                     above = stretch.parent.stretch
-                    made = above.made + step - above.base
-                    save = Save(above, min(made, stretch.parent.made))
-        return kept
+                    steps_done = above.steps_done + step - above.base
+                    save = Save(above, min(steps_done, stretch.parent.steps_done))
+        return surviving
 
 
 def _keep_highest(read: dict[int, Save], rank: int, save: Save) -> None:

@@ -72,19 +72,19 @@ class Windows:
 
 def parse_all(lines: Sequence[bytes]) -> Windows | None:
     """All lines at once; None unless each one is as our own writer writes it."""
-    found = Windows()
-    for at in range(0, len(lines), _AT_ONCE):
-        some = lines[at : at + _AT_ONCE]
-        block = b"\n".join(some) + b"\n"
-        if block.translate(None, _DIGITS) != _SHAPE * len(some):
+    windows = Windows()
+    for position in range(0, len(lines), _AT_ONCE):
+        chunk = lines[position : position + _AT_ONCE]
+        block = b"\n".join(chunk) + b"\n"
+        if block.translate(None, _DIGITS) != _SHAPE * len(chunk):
             return None
         try:
             numbers = array("q", json.loads(b"[%b]" % block.translate(None, _ALL_BUT_NUMBERS)[1:]))
         except (ValueError, OverflowError):  # an empty place, or one that is too long
             return None
         for index, name in enumerate(Window._fields):
-            getattr(found, name).extend(numbers[index :: len(Window._fields)])
-    return found if _in_order(found) else None
+            getattr(windows, name).extend(numbers[index :: len(Window._fields)])
+    return windows if _in_order(windows) else None
 
 
 def _in_order(windows: Windows) -> bool:

@@ -32,8 +32,8 @@ class Writer:
         self.fault = ""
         self._fd = -1
         self._file = (0, 0)
-        self._first = b""  # the head: without it readers leave the file out
-        self._begun = False  # the file has it
+        self._head = b""  # without it readers leave the file out
+        self._has_head = False  # the file has it
         self.cells = pulse.anonymous()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -75,14 +75,14 @@ class Writer:
 
     def _append(self, line: bytes) -> bool:
         try:
-            if not self._is_ours():
+            if not self._is_own_file():
                 with file_access.above_standard_fds():
                     self._open()
-            self._first = self._first or line
-            if not self._begun:
-                self._put(line if line is self._first else b"\n" + self._first)
-                self._begun = True
-            if line is not self._first:
+            self._head = self._head or line
+            if not self._has_head:
+                self._put(line if line is self._head else b"\n" + self._head)
+                self._has_head = True
+            if line is not self._head:
                 self._put(line)
         except OSError as error:
             self._note(error)
@@ -92,23 +92,23 @@ class Writer:
     def _open(self) -> None:
         """The file at the path: the one of before, or one that has taken its place."""
         self._fd = os.open(self.path, APPEND, 0o644)
-        opened = os.fstat(self._fd)
-        file = (opened.st_dev, opened.st_ino)
+        status = os.fstat(self._fd)
+        file = (status.st_dev, status.st_ino)
         # A new file may have the number of the one that was removed.
-        self._begun = self._begun and file == self._file and opened.st_size > 0
+        self._has_head = self._has_head and file == self._file and status.st_size > 0
         self._file = file
 
     def _put(self, line: bytes) -> None:
         if os.write(self._fd, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _is_ours(self) -> bool:
+    def _is_own_file(self) -> bool:
         """Jobs that close every descriptor get the same numbers again, for files of their own."""
         try:
-            found = os.fstat(self._fd)
+            status = os.fstat(self._fd)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self._file
+        return (status.st_dev, status.st_ino) == self._file
 
     def _note(self, error: OSError) -> None:
         self.fault = self.fault or f"{error.strerror or error}"
@@ -129,11 +129,11 @@ def encode(record: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(redact.data(record), separators=(",", ":"), default=_text)
     except (TypeError, ValueError, RecursionError):  # keys that are no text, or no end
-        plain = {
+        simple = {
             key: value if type(value) in PLAIN else type(value).__name__
             for key, value in record.items()
         }
-        text = json.dumps(redact.data(plain), separators=(",", ":"))
+        text = json.dumps(redact.data(simple), separators=(",", ":"))
     return text.encode() + b"\n"
 
 
@@ -178,7 +178,7 @@ def started_at(pid: int) -> int | None:
     return 0  # it is there, and may not be looked at
 
 
-def process_begin(entered: int | None = None) -> int:
+def process_begin(python_started: int | None = None) -> int:
     """When the kernel started this process, on the journal's clock: to 10 ms, and never early.
 
     `entered` is when its Python came up. A shell that turns into Python (`exec`) was started long
@@ -187,13 +187,13 @@ def process_begin(entered: int | None = None) -> int:
     try:
         begin = max(min(_started(_stat("self")), now()), 0)
     except (OSError, ValueError, IndexError, AttributeError):
-        return now() if entered is None else entered
-    if entered is not None and entered - begin > START_LIMIT:
-        return entered
+        return now() if python_started is None else python_started
+    if python_started is not None and python_started - begin > START_LIMIT:
+        return python_started
     return begin
 
 
-def head(role: str, entered: int | None = None, **fields: Any) -> dict[str, Any]:
+def head(role: str, python_started: int | None = None, **fields: Any) -> dict[str, Any]:
     """The first line of every journal: who writes, and how its clocks stand."""
     import sys
 
@@ -208,7 +208,7 @@ def head(role: str, entered: int | None = None, **fields: Any) -> dict[str, Any]
         "pid": os.getpid(),
         "pids": pid_space(),
         "ppid": os.getppid(),
-        "begin": process_begin(entered),
+        "begin": process_begin(python_started),
         "python": sys.version.split()[0],
         "argv": getattr(sys, "orig_argv", sys.argv)[:64],
         **fields,

@@ -75,10 +75,10 @@ class Progress:
             event = _lineage_event(number, save, save.get("step"), False)
             earlier = [stretch for stretch in stretches[1:] if stretch.at <= event.t]
             stretch = [stretches[0], *earlier][-1]
-            step = stretch.step(event.made) if stretch.known else None
-            if event.made and (step is None or step > self.durable):
+            step = stretch.step(event.steps_done) if stretch.known else None
+            if event.steps_done and (step is None or step > self.durable):
                 self.durable, added = max(self.durable, step or 0), True
-        last = [stretches[0], *(s for s in stretches[1:] if s.made < steps_made)][-1]
+        last = [stretches[0], *(s for s in stretches[1:] if s.steps_done < steps_made)][-1]
         step = last.step(steps_made) if last.known else None
         if steps_made and not self._lineage.saves:
             return step, None  # no save was ever seen
@@ -96,7 +96,7 @@ def _lineage_event(rank: int, fields: dict[str, Any], made: object, is_load: boo
     return Event(
         t=t if type(t) is int else 0,
         rank=rank,
-        made=made if type(made) is int else 0,
+        steps_done=made if type(made) is int else 0,
         is_load=is_load,
         fields=fields,
     )

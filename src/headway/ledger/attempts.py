@@ -27,7 +27,7 @@ def find_launches(
         begin = min(alignment.at(p, p.begin) for p in members)
         end = max(alignment.at(p, p.last_sign()) for p in members)
         silent = [p for p in members if not any(True for _ in p.named("exit"))]
-        ended = all(p.gone for p in silent)
+        ended = all(p.ended for p in silent)
         raised = any(True for p in members for _ in p.named("error"))
         code = int(raised) if raised or not silent else None
         launches.append(Launch(name, begin, end, code if ended else None, ended))
@@ -48,7 +48,7 @@ def _launch(
     ends = [begin, *(alignment.at(x, event["t"]) for x, event in exits)]
     silent = [x for x in group if not any(True for _ in x.named("exit"))]
     decided = any(True for x in group for _ in x.named("decision"))
-    over = decided or all(x.gone for x in silent)
+    over = decided or all(x.ended for x in silent)
     if (silent and not decided) or not exits:
         ends += [alignment.at(x, x.last_sign()) for x in (*group, *members)]
     codes = [event.get("code") for _, event in exits]

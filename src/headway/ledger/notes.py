@@ -59,7 +59,7 @@ def _silent_launchers(launch: Launch, alignment: ClockAlignment, zero: int) -> l
     """Those that have ended without a word: they were killed, or their machine has failed."""
     notes = []
     for journal in launch.journals:
-        if journal.gone and not any(True for _ in journal.named("exit", "decision")):
+        if journal.ended and not any(True for _ in journal.named("exit", "decision")):
             seconds = (alignment.at(journal, journal.last_sign()) - zero) / 1e9
             notes.append(
                 with_code(

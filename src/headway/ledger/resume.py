@@ -36,7 +36,7 @@ class Resume:
     @property
     def _last(self) -> Stretch:
         """A load that no step follows put nothing back: it was read for an evaluation, say."""
-        trained = [stretch for stretch in self.stretches if stretch.made < stretch.end]
+        trained = [stretch for stretch in self.stretches if stretch.steps_done < stretch.end]
         return (trained or self.stretches)[-1 if trained else 0]
 
     def step(self, steps: int, t: int) -> int:
@@ -60,10 +60,10 @@ def resume_points(attempts: Sequence[AttemptRecord]) -> list[Resume]:
         stretches_of.append(lineage.add(index, events, steps=steps, declared=declared))
     roots: list[Stretch] = []
     for attempt, stretches in zip(reversed(attempts), reversed(stretches_of), strict=True):
-        trained = [stretch for stretch in stretches if stretch.made < stretch.end]
+        trained = [stretch for stretch in stretches if stretch.steps_done < stretch.end]
         if trained and (not roots or attempt.outcome == "completed"):
             roots.append(trained[-1])
-    kept = lineage.kept(roots)
+    kept = lineage.surviving_steps(roots)
     trains = bool(roots)
     return [
         Resume(
@@ -195,12 +195,12 @@ def lost_intervals(ranks: Sequence[RankRecord], resume: Resume) -> list[tuple[in
     for stretch, following, kept_step in zip(resume.stretches, after, resume.kept, strict=True):
         if kept_step is None:
             continue
-        kept_count = max(stretch.made + kept_step - stretch.base, stretch.made)
+        kept_count = max(stretch.steps_done + kept_step - stretch.base, stretch.steps_done)
         if following is None and all(kept_count >= rank.steps for rank in ranks):
             continue
         if following is not None and kept_count >= stretch.end:
             continue
-        if kept_count > stretch.made or stretch is resume.stretches[0]:
+        if kept_count > stretch.steps_done or stretch is resume.stretches[0]:
             since = max((rank.work_end(kept_count) or 0 for rank in ranks), default=0)
         else:
             since = stretch.at
@@ -244,7 +244,7 @@ def new_steps(attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> i
     for attempt, resume in zip(attempts, resumes, strict=True):
         completed = min((rank.steps for rank in attempt.trainers()), default=0)
         for stretch, kept_step in zip(resume.stretches, resume.kept, strict=True):
-            steps = max(min(stretch.end, completed) - stretch.made, 0)
+            steps = max(min(stretch.end, completed) - stretch.steps_done, 0)
             count += steps if kept_step is None else min(steps, max(kept_step - stretch.base, 0))
     return count
 

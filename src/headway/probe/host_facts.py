@@ -53,10 +53,10 @@ def compile_facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dic
     }
 
 
-def compile_key(told: Mapping[str, Any]) -> str:
+def compile_key(facts: Mapping[str, Any]) -> str:
     """One key for all processes that can use each other's compiled code."""
-    choosing = {name: value for name, value in told.items() if name != PLACE}
-    text = json.dumps(choosing, sort_keys=True, separators=(",", ":"))
+    relevant = {name: value for name, value in facts.items() if name != PLACE}
+    text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -68,25 +68,25 @@ def compile_settings(env: Mapping[str, str]) -> dict[str, str]:
 
 def package_digest(package: str) -> str:
     """The files of a package by their names, lengths and times, without reading them."""
-    told = hashlib.sha256()
+    result = hashlib.sha256()
     for folder, folders, names in os.walk(package):
         folders[:] = sorted(name for name in folders if name not in NON_CODE_FOLDERS)
         for name in sorted(names):
-            found = os.stat(os.path.join(folder, name), follow_symlinks=False)
-            where = os.path.relpath(folder, package)
-            told.update(f"{where}/{name} {found.st_size} {found.st_mtime_ns}\n".encode())
-    return told.hexdigest()[:32]
+            status = os.stat(os.path.join(folder, name), follow_symlinks=False)
+            relative = os.path.relpath(folder, package)
+            result.update(f"{relative}/{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return result.hexdigest()[:32]
 
 
 def gpu_models() -> list[str]:
     """The kinds of GPU of this machine."""
-    found = set()
+    models = set()
     for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
         for line in _lines(path):
             name, _, value = line.partition(":")
             if name == "Model":
-                found.add(value.strip())
-    return sorted(found)
+                models.add(value.strip())
+    return sorted(models)
 
 
 def cpu_instructions() -> list[str]:
@@ -106,9 +106,9 @@ def cpu_features() -> str:
 def _driver_branch() -> str | None:
     """The branch of the driver: 580 of 580.65.06."""
     for line in _lines("/proc/driver/nvidia/version"):
-        found = re.search(r"\b(\d{3,})\.\d+", line)
-        if found:
-            return found[1]
+        match = re.search(r"\b(\d{3,})\.\d+", line)
+        if match:
+            return match[1]
     return None
 
 
@@ -131,8 +131,8 @@ def _glibc() -> str | None:
 def _libstdcxx() -> str | None:
     """Of the library that torch has loaded."""
     for line in _lines("/proc/self/maps"):
-        found = re.search(r"libstdc\+\+\.so\.(6[\d.]*)", line)
-        if found:
+        match = re.search(r"libstdc\+\+\.so\.(6[\d.]*)", line)
+        if match:
             path = line.split(None, 5)[-1].strip()
             return os.path.realpath(path).rpartition(".so.")[2]
     return None

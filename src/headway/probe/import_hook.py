@@ -118,7 +118,7 @@ class ImportWatcher:
         self.waiting = set(HOOKED_MODULES)
         self.timing = True  # of top-level packages, until the first step
         self.depth = 0
-        self.away = False  # while our own modules are loaded
+        self.suspended = False  # while our own modules are loaded
         self.order: list[str] = []  # every name that was looked for, first things first
         self.inherited = 0  # how many of them by the zygote that forked this process
 
@@ -127,7 +127,7 @@ class ImportWatcher:
         hooked = name in self.waiting
         if self.timing and len(self.order) < 20_000:
             self.order.append(name)
-        if self.away or (not hooked and (not self.timing or "." in name)):
+        if self.suspended or (not hooked and (not self.timing or "." in name)):
             return None
         spec = self._ask_others(name, path, target)
         loader = getattr(spec, "loader", None)
@@ -148,10 +148,10 @@ class ImportWatcher:
         """Run the body of a module, timed, and then its hook."""
         hooked = name in self.waiting
         self.waiting.discard(name)
-        live = TIMED_IMPORTS.get(name)
+        span_name = TIMED_IMPORTS.get(name)
         if name == "torch":
-            self._ours(_note_settings)
-        span = self._ours(_begin, live, name) if live else None
+            self._guarded(_note_settings)
+        span = self._guarded(_begin, span_name, name) if span_name else None
         self.depth += 1
         start = monotonic_ns()
         try:
@@ -160,15 +160,15 @@ class ImportWatcher:
             end = monotonic_ns()
             self.depth -= 1
             if span is not None:
-                self._ours(_end, span)
+                self._guarded(_end, span)
         if hooked:
-            self._ours(_apply_hooks, name, module)
+            self._guarded(_apply_hooks, name, module)
         elif self.depth == 0 and end - start >= MIN_IMPORT_NS:
-            self._ours(_record_import, name, start, end)
+            self._guarded(_record_import, name, start, end)
 
-    def _ours(self, call: Any, *args: Any) -> Any:
+    def _guarded(self, call: Any, *args: Any) -> Any:
         """Run something of ours: it neither watches itself nor breaks the user's import."""
-        before, self.away = self.away, True
+        before, self.suspended = self.suspended, True
         try:
             return call(*args)
         except Exception as error:
@@ -180,14 +180,14 @@ class ImportWatcher:
             print(line, file=sys.stderr)
             return None
         finally:
-            self.away = before
+            self.suspended = before
 
 
 class TimedLoader:
     """Stands in for a loader from the finding of a module to the run of its body, no longer."""
 
-    def __init__(self, real: Any, watch: ImportWatcher, name: str) -> None:
-        self.__dict__.update(_real=real, _watch=watch, _name=name)
+    def __init__(self, real: Any, watcher: ImportWatcher, name: str) -> None:
+        self.__dict__.update(_real=real, _watcher=watcher, _name=name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_real"], name)
@@ -204,7 +204,7 @@ class TimedLoader:
             spec.loader = self._real
         if getattr(module, "__loader__", None) is self:
             module.__loader__ = self._real
-        self._watch.run(self._real, module, self._name)
+        self._watcher.run(self._real, module, self._name)
 
 
 def _begin(span: str, name: str) -> Any:
@@ -261,12 +261,12 @@ def watch_imports() -> None:
         try:
             for name in sorted(_watcher.waiting & sys.modules.keys()):
                 _watcher.waiting.discard(name)
-                _watcher._ours(_apply_hooks, name, sys.modules[name])
+                _watcher._guarded(_apply_hooks, name, sys.modules[name])
         finally:
             installing_late = False
 
 
-def reset_after_warm_fork(begun: int) -> None:
+def reset_after_warm_fork(requested_at: int) -> None:
     """A process that was forked ahead of time begins now; its imports were somebody else's."""
     global python_started_at
     from headway import probe
@@ -279,7 +279,7 @@ def reset_after_warm_fork(begun: int) -> None:
     if "headway.probe.recorder" in sys.modules:
         from headway.probe.recorder import recorder
 
-        recorder.reborn(begun)
+        recorder.reset_after_warm_fork(requested_at)
         _rearm_faults()
 
 

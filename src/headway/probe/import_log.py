@@ -52,11 +52,11 @@ def fold(names: Iterable[str]) -> Iterator[str]:
         package = name.rpartition(".")[0]
 
 
-def adopt_settings(told: Mapping[str, str]) -> None:
+def adopt_settings(settings: Mapping[str, str]) -> None:
     """The settings of an earlier process, under which this one imports."""
     global _settings_adopted
     _settings_adopted = True
-    _settings.update(told)
+    _settings.update(settings)
 
 
 def note_settings() -> None:
@@ -72,11 +72,11 @@ def note_settings() -> None:
             entries = os.fsdecode(file.read()).split("\0")
     except OSError:
         return
-    given = dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
+    initial = dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
     _settings.clear()
-    for name in sorted({*given, *os.environ}):
+    for name in sorted({*initial, *os.environ}):
         value = os.environ.get(name)
-        if value != given.get(name) and not name.startswith(("HEADWAY_", *AT_START)):
+        if value != initial.get(name) and not name.startswith(("HEADWAY_", *AT_START)):
             secret = SECRET.search(name) or (value is not None and redact.text(value) != value)
             _settings[name] = None if secret else value
 
@@ -101,7 +101,7 @@ def _program() -> dict[str, str]:
         return {}
     path = os.path.realpath(path)
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return {}
-    return {"main": path, "file": f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"}
+    return {"main": path, "file": f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"}

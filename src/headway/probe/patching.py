@@ -38,19 +38,19 @@ CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`: no part o
 
 def apply_hooks(name: str, module: ModuleType) -> None:
     """Run the hook of module `name`, if it has one."""
-    unwanted = os.environ.get(ENV_OFF, "").split(",")
+    disabled = os.environ.get(ENV_OFF, "").split(",")
     for package, table in _hook_tables():
-        where = table.get(name)
-        if where is not None and where.partition(":")[0] not in unwanted:
-            guard(name, _run_hook, f"{package}.{where}", module)
+        hook = table.get(name)
+        if hook is not None and hook.partition(":")[0] not in disabled:
+            guard(name, _run_hook, f"{package}.{hook}", module)
     if os.environ.get(ENV_CHAOS):
         guard(f"chaos in {name}", _run_hook, "headway.chaos.probe_hooks:install", module)
     if os.environ.get(ENV_STEPS):
         guard(f"stop in {name}", _run_hook, "headway.probe.hooks.trial_stop:install", module)
 
 
-def _run_hook(where: str, module: ModuleType) -> None:
-    file, _, function = where.partition(":")
+def _run_hook(path: str, module: ModuleType) -> None:
+    file, _, function = path.partition(":")
     getattr(importlib.import_module(file), function)(module)
 
 
@@ -126,11 +126,11 @@ def spanned(
             return original(*args, **kwargs)
         if starts:
             guard(span, recorder.start)
-        opened = guard(span, enter, span, name)
+        span_id = guard(span, enter, span, name)
         try:
             return original(*args, **kwargs)
         finally:
-            guard_end(span, leave, span, opened)
+            guard_end(span, leave, span, span_id)
 
     wrap(owner, name, around)
 
@@ -140,14 +140,14 @@ def is_in_loop() -> bool:
     return step_clock.steps > 0 and recorder.thread() == step_clock.step_thread_in_journal
 
 
-def after_sdk_steps(look: Callable[[], object]) -> None:
+def after_sdk_steps(callback: Callable[[], object]) -> None:
     """Call `look` after every step that the loop itself tells (`headway.step()`)."""
     original = step_clock.count_step
 
     @functools.wraps(original)
     def count_step() -> None:
         original()
-        look()
+        callback()
 
     step_clock.count_step = count_step
 
@@ -174,13 +174,13 @@ def within(span: str) -> Iterator[None]:
 
 def enter(span: str, what: str, **fields: Any) -> int:
     """Open a span that calls of the same name inside it do not repeat."""
-    opened = recorder.begin(span, what=what, **fields)
-    _open_spans[span, recorder.thread()] = opened
-    return opened
+    span_id = recorder.begin(span, what=what, **fields)
+    _open_spans[span, recorder.thread()] = span_id
+    return span_id
 
 
-def leave(span: str, opened: int | None, **fields: Any) -> None:
+def leave(span: str, span_id: int | None, **fields: Any) -> None:
     """Close it."""
     _open_spans.pop((span, recorder.thread()), None)
-    if opened is not None:
-        recorder.end(opened, **fields)
+    if span_id is not None:
+        recorder.end(span_id, **fields)

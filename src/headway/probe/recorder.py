@@ -36,7 +36,7 @@ class Recorder:
     """The journal of this process, before and after it has a file."""
 
     def __init__(self) -> None:
-        self.warm, self.begun = False, 0  # forked by a zygote, and when
+        self.warm, self.requested_at = False, 0  # forked by a zygote, and when
         self.before_span: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._reset()
@@ -52,7 +52,7 @@ class Recorder:
         self.pid = os.getpid()
         self.ids = itertools.count(1)  # of spans; threads may begin some at the same time
         self.finished = False
-        self.told = False  # what it has imported
+        self.imports_logged = False  # what it has imported
 
     # -- events ---------------------------------------------------------------------------
 
@@ -69,8 +69,8 @@ class Recorder:
 
     def begin(self, name: str, t: int | None = None, **fields: Any) -> int:
         """A span opens. The line goes out now, so that a kill cannot hide it."""
-        for settle in self.before_span:
-            settle()
+        for callback in self.before_span:
+            callback()
         span = next(self.ids)
         self.emit("open", t, id=span, name=name, th=self.thread(), **fields)
         return span
@@ -103,7 +103,7 @@ class Recorder:
             return
         if threading.current_thread() is threading.main_thread():
             os.environ[ENV_OWNER] = _owner(self.pid)
-        first = head(
+        header = head(
             "process",
             import_hook.python_started_at,
             launch=launcher_variable(ENV_LAUNCH),
@@ -117,12 +117,12 @@ class Recorder:
             torch=getattr(sys.modules.get("torch"), "__version__", None),
         )
         if self.warm:
-            first["begin"] = self.begun  # the kernel knows when it was forked, to wait
-        path = _free_path(folder, first["host"], self.pid, first["begin"])
+            header["begin"] = self.requested_at  # the kernel knows when it was forked, to wait
+        path = _free_path(folder, header["host"], self.pid, header["begin"])
         writer = Writer(path, self.pid, launcher_variable(ENV_PAGES))
-        first["fs"] = writer.file_clock()
-        _backdate(first)
-        writer.write(first)
+        header["fs"] = writer.file_clock()
+        _backdate(header)
+        writer.write(header)
         self.writer = writer
         step_clock.attach_page(writer.cells)
         pending, self.pending = self.pending, []
@@ -136,11 +136,11 @@ class Recorder:
         """The process group knows better than the environment."""
         if self.helper and _owner_is_rank():
             return  # a helper's own group, such as that of an asynchronous checkpoint's process
-        known = (rank, world) == (self.rank, self.world) and self.writer is not None
+        unchanged = (rank, world) == (self.rank, self.world) and self.writer is not None
         self.rank, self.world, self.helper = rank, world, False
         self.start(trains=True)
         os.environ[ENV_OWNER] = _owner(self.pid) + ":rank"
-        if not known:
+        if not unchanged:
             self.emit("rank", rank=rank, world=world)
 
     def thread(self) -> int:
@@ -158,17 +158,17 @@ class Recorder:
             return
         self.finished = True
         try:
-            for last in self.at_end:
-                guard("at the end", last)
+            for callback in self.at_end:
+                guard("at the end", callback)
             guard("steps", step_clock.flush)
-            guard("imported", self.imported)
+            guard("imported", self.log_imports)
             error = getattr(sys, "last_value", None)
             if error is not None:
                 guard("error", self.error, error)
         finally:
             self.emit("exit")
 
-    def finish_unseen(self) -> None:
+    def finish_untrained(self) -> None:
         """A process that never trained, and leaves a journal only if an exception ended it."""
         if self.writer is None and getattr(sys, "last_value", None) is not None:
             self.start()
@@ -189,32 +189,32 @@ class Recorder:
         self._reset()
         self.helper, self.warm = True, False
 
-    def hold(self) -> None:
+    def suspend(self) -> None:
         """This process only forks others: it records nothing."""
         self.helper = True
 
-    def reborn(self, begun: int) -> None:
+    def reset_after_warm_fork(self, requested_at: int) -> None:
         """It was forked ahead of time, and begins now: what its imports have left is not its own.
 
         `begun` is when its fork was asked for.
         """
-        for settle in self.before_span:
-            settle()
+        for callback in self.before_span:
+            callback()
         step_clock.reset_after_fork()
         self._reset()
-        self.warm, self.begun = True, begun
+        self.warm, self.requested_at = True, requested_at
         if self.rank is not None:
             self.start()
-        self.span("launcher_init", begun, monotonic_ns(), what="warm")
+        self.span("launcher_init", requested_at, monotonic_ns(), what="warm")
 
-    def imported(self) -> None:
+    def log_imports(self) -> None:
         """Tell, once, what this process has imported: what another start can have ready."""
-        if self.told or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
+        if self.imports_logged or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return
-        self.told = True
-        told = import_hook.import_log_fields()
-        if told is not None:
-            self.emit("imported", **told)
+        self.imports_logged = True
+        fields = import_hook.import_log_fields()
+        if fields is not None:
+            self.emit("imported", **fields)
 
 
 _disabled_hooks: set[str] = set()
@@ -244,23 +244,23 @@ def raised_by_user(error: BaseException) -> bool:
         return True
     file = _innermost(error).rpartition(":")[0]
     torch = getattr(sys.modules.get("torch"), "__file__", None) or __file__
-    ours = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch))
-    if not file or file.startswith(("<frozen", *ours)):
+    own_folders = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch))
+    if not file or file.startswith(("<frozen", *own_folders)):
         return False
     return not file.startswith(os.path.dirname(os.__file__)) or "-packages" in file
 
 
 def _backdate(head: dict[str, Any]) -> None:
     """Give the head the time at which the interpreter was ready, though it is written later."""
-    entered = (
+    started = (
         head["t"]
         if import_hook.python_started_at is None
         else max(import_hook.python_started_at, head["begin"])
     )
-    late = max(head["t"] - entered, 0)
+    delay = max(head["t"] - started, 0)
     for clock in ("t", "wall", "fs"):
         if head[clock] is not None:
-            head[clock] -= late
+            head[clock] -= delay
 
 
 def _innermost(error: BaseException) -> str:
@@ -318,7 +318,7 @@ def _at_process_end(call: Callable[[], None]) -> None:
 _MAIN_THREAD = threading.main_thread().ident or 0
 _THREADS: dict[int, Any] = getattr(threading, "_active", {})  # those that Python has started
 recorder = Recorder()
-step_clock.on_first_step.append(lambda t: guard("imported", recorder.imported))
+step_clock.on_first_step.append(lambda t: guard("imported", recorder.log_imports))
 step_clock.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)
 os.register_at_fork(after_in_child=recorder.after_fork)
-atexit.register(recorder.finish_unseen)
+atexit.register(recorder.finish_untrained)

@@ -17,18 +17,18 @@ from typing import Any
 from headway.journal import file_access
 
 
-def calling_line(besides: Any = None) -> str:
+def calling_line(excluded: Any = None) -> str:
     """The innermost frame that is the job's and not of code `besides`, as `file:line name`."""
-    ours = os.path.dirname(os.path.dirname(__file__))
+    own_folder = os.path.dirname(os.path.dirname(__file__))
     torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or __file__)
     python = os.path.dirname(os.__file__)
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        foreign = file.startswith((ours + os.sep, torch + os.sep, "<")) or (
+        foreign = file.startswith((own_folder + os.sep, torch + os.sep, "<")) or (
             file.startswith(python + os.sep) and "-packages" not in file
         )
-        if not foreign and frame.f_code is not besides:
+        if not foreign and frame.f_code is not excluded:
             return f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back
     return ""

@@ -19,7 +19,7 @@ from headway.journal import pulse
 from headway.journal.pulse import LAST_STEP, STEPS, WAIT, WAITING
 
 _put = Struct("=qqqq").pack_into  # steps, when, batches, wait: cells that follow one another
-_AT = STEPS * 8
+_OFFSET = STEPS * 8
 
 SECOND = 1_000_000_000
 LONG_WAIT = 100_000_000  # a wait from here on has a span of its own
@@ -32,15 +32,15 @@ class _Source:
     """An iterator that was read since the last step, and of whose batches none was trained on."""
 
     __slots__ = (
+        "batch_count",
         "batches",
         "first",
+        "gradients_written",
         "last",
-        "learned",
-        "learning",
         "ref",
-        "seen",
         "spans",
         "stopped",
+        "trained",
         "wait",
     )
 
@@ -50,13 +50,13 @@ class _Source:
         except TypeError:
             self.ref = lambda: iterator
         self.first, self.last = first, first
-        self.batches = self.seen = self.wait = 0
+        self.batches = self.batch_count = self.wait = 0
         self.spans: list[tuple[str, int, int]] = []
-        self.stopped = self.learned = False
-        self.learning: Callable[[], bool] = lambda: False  # since the last read of it
+        self.stopped = self.trained = False
+        self.gradients_written: Callable[[], bool] = lambda: False  # since the last read of it
 
     @property
-    def over(self) -> bool:
+    def exhausted(self) -> bool:
         """Nothing more can be read of it."""
         return self.stopped or self.ref() is None
 
@@ -92,7 +92,7 @@ on_step: list[Callable[[int], None]] = []
 before_flush: list[Callable[[], None]] = []
 on_read: list[Callable[[int, int, Any, bool], bool]] = []  # True: it was not for training
 on_wait: list[Callable[[int, int, Any, bool], bool]] = []  # True: this wait is accounted for
-on_evaluated: list[Callable[[int, int], None]] = []  # what was read in between was not trained on
+on_evaluation: list[Callable[[int, int], None]] = []  # what was read in between was not trained on
 mark_device: Callable[[], Any] | None = None  # while waits are long on a device with a queue
 
 
@@ -136,7 +136,7 @@ def optimizer_stepped(optimizer: Any, *_: Any) -> None:
         return
     t = monotonic_ns()
     steps += 1
-    _put(_page, _AT, steps, t, _batches, _wait)
+    _put(_page, _OFFSET, steps, t, _batches, _wait)
     if t >= _flush_at:
         _guard("steps", _slow_step, t)
 
@@ -157,7 +157,7 @@ def timed_fetch(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         thread = get_ident()
         if thread == _waiting_in:  # a loader inside a loader
             return fetch(self)
-        tail = _guard("device", mark_device) if mark_device is not None else None
+        marker = _guard("device", mark_device) if mark_device is not None else None
         _waiting_in = thread
         cells[WAITING] = start = monotonic_ns()
         try:
@@ -165,7 +165,7 @@ def timed_fetch(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except BaseException as error:
             _waiting_in = cells[WAITING] = 0
             last = isinstance(error, StopIteration)
-            _guard("data", _slow_wait, self, start, monotonic_ns(), tail, True, last)
+            _guard("data", _slow_wait, self, start, monotonic_ns(), marker, True, last)
             raise
         waited = monotonic_ns() - start
         _waiting_in = cells[WAITING] = 0
@@ -176,7 +176,7 @@ def timed_fetch(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
             or id(self) not in _training_iterators
             or not grad_enabled()
         ):
-            _guard("data", _slow_wait, self, start, start + waited, tail, False, False)
+            _guard("data", _slow_wait, self, start, start + waited, marker, False, False)
         else:
             _wait += waited & _wait_mask
         return batch
@@ -306,17 +306,17 @@ def _decide_sources(stepped: bool) -> None:
     gradients were written between its batches, or it may be what this step was made with.
     """
     global _batches
-    now = _batches
+    count = _batches
     for source in list(_undecided_sources):
-        latest = source.seen == now
-        if not stepped and latest and source.learning():
-            source.learned = True
-        if source.over and not source.learned and not (stepped and latest and _needed(source)):
+        latest = source.batch_count == count
+        if not stepped and latest and source.gradients_written():
+            source.trained = True
+        if source.exhausted and not source.trained and not (stepped and latest and _needed(source)):
             _emit("span", source.first, end=source.last, name="evaluation", th=_thread())
             _batches -= source.batches
             if stepped:  # the page has them already
                 cells[pulse.BATCHES] -= source.batches
-            for call in on_evaluated:
+            for call in on_evaluation:
                 call(source.first, source.last)
         elif stepped:
             for name, start, end in source.spans:
@@ -357,23 +357,23 @@ def _mark_training(ref: Callable[[], Any]) -> None:
 
 def _note_undecided_read(iterator: Any, start: int, end: int, ended: bool, last: bool) -> _Source:
     """Note a read of which it is not known whether it is for training."""
-    before = _batches - (not ended)
+    previous = _batches - (not ended)
     for known in _undecided_sources:
         # What was read last, by this iterator or by the one before it, was trained on.
-        if (known.seen == before or known.ref() is iterator) and known.learning():
-            known.learned = True
+        if (known.batch_count == previous or known.ref() is iterator) and known.gradients_written():
+            known.trained = True
     source = next((known for known in _undecided_sources if known.ref() is iterator), None)
     if source is None:
         source = _Source(iterator, start)
-        for begin, done in _new_iterators:
-            source.first = min(source.first, begin)
-            source.spans.append(("data_iter", begin, done))
+        for iter_start, iter_end in _new_iterators:
+            source.first = min(source.first, iter_start)
+            source.spans.append(("data_iter", iter_start, iter_end))
         _new_iterators.clear()
         _undecided_sources.append(source)
         _inspect_next_step()
     source.batches += not ended
-    source.last, source.seen, source.stopped = end, _batches, last
-    source.learning = gradients()
+    source.last, source.batch_count, source.stopped = end, _batches, last
+    source.gradients_written = gradients()
     return source
 
 
@@ -385,8 +385,8 @@ def _choose_optimizer(optimizer: Any) -> bool:
     candidate = id(optimizer)
     if len(_other_optimizers) > 10_000:  # of optimizers that are long gone
         _other_optimizers.clear()
-    seen_at, count = _other_optimizers.get(candidate, (steps, 0))
-    count = count + 1 if seen_at == steps else 1
+    counted_at, count = _other_optimizers.get(candidate, (steps, 0))
+    count = count + 1 if counted_at == steps else 1
     _other_optimizers[candidate] = (steps, count)
     if _counted_optimizer_ref() is not None and count < 3:
         return False
@@ -423,19 +423,21 @@ def _slow_step(t: int) -> None:
         _flush_at = _summary_due
 
 
-def _slow_wait(iterator: Any, start: int, end: int, tail: Any, ended: bool, last: bool) -> None:
+def _slow_wait(iterator: Any, start: int, end: int, marker: Any, ended: bool, last: bool) -> None:
     """`ended`: there was no batch; `last`: as there are no more."""
-    known = id(iterator) in _training_iterators
+    is_training = id(iterator) in _training_iterators
     if last:
         _training_iterators.pop(id(iterator), None)
-    if any(call(start, end, tail, ended) for call in on_read):
+    if any(call(start, end, marker, ended) for call in on_read):
         return
     if steps and get_ident() != step_thread:
         return  # a thread that reads ahead: nobody waits for it
     source = (
-        _note_undecided_read(iterator, start, end, ended, last) if steps and not known else None
+        _note_undecided_read(iterator, start, end, ended, last)
+        if steps and not is_training
+        else None
     )
-    if any(call(start, end, tail, ended) for call in on_wait):
+    if any(call(start, end, marker, ended) for call in on_wait):
         return
     if steps and end - start < LONG_WAIT:
         if source is None:

@@ -158,7 +158,7 @@ class RemoteFleetFiles(remote.RemoteObjects):
     def entries(self, prefix: str) -> Iterator[FileEntry]:
         """Each object below a name."""
         with _store_errors(self.url):
-            entries = list(self.listed(prefix))
+            entries = list(self.list_objects(prefix))
         yield from (FileEntry(*entry) for entry in entries)
 
     def path(self, name: str) -> str:

@@ -161,7 +161,7 @@ class RemoteObjectPlace:
 
     def entries(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """Yield name, size and modification time of each object whose path starts with a prefix."""
-        return self._objects.listed(prefix)
+        return self._objects.list_objects(prefix)
 
     def untrusted_reason(self) -> Reason:
         """Why unsigned objects from here cannot be trusted; empty if they can."""

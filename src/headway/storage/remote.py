@@ -59,8 +59,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     with _usable_url(url):
         import fsspec
 
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-    return found
+        result: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    return result
 
 
 def check_installed(url: str) -> None:
@@ -100,10 +100,10 @@ class RemoteObjects:
             self._folders.add(folder)
         self._fs.pipe_file(path, content)
 
-    def get(self, name: str, most: int | None = None) -> bytes:
+    def get(self, name: str, limit: int | None = None) -> bytes:
         """The content of an object, or its first bytes; FileNotFoundError if there is none."""
-        first = {} if most is None else {"start": 0, "end": most}
-        content: bytes = self._fs.cat_file(f"{self._root}/{name}", **first)
+        options = {} if limit is None else {"start": 0, "end": limit}
+        content: bytes = self._fs.cat_file(f"{self._root}/{name}", **options)
         return content
 
     def delete(self, name: str) -> None:
@@ -111,13 +111,13 @@ class RemoteObjects:
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(f"{self._root}/{name}")
 
-    def listed(self, below: str) -> Iterator[tuple[str, int, float]]:
+    def list_objects(self, below: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
         self._fs.invalidate_cache()
         try:
-            found = self._fs.find(f"{self._root}/{below}", detail=True)
+            files = self._fs.find(f"{self._root}/{below}", detail=True)
         except FileNotFoundError:
             return
-        for path, info in found.items():
+        for path, info in files.items():
             relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
             yield relative, int(info.get("size") or 0), modified_at(info)

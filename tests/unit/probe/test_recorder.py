@@ -33,7 +33,7 @@ class Process:
         monkeypatch.setattr(module, "_at_process_end", lambda call: None)
         monkeypatch.setattr(module, "_offer_stacks", lambda emit: None)
         monkeypatch.setattr(module, "_disabled_hooks", set())
-        lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluated", "before_flush")
+        lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluation", "before_flush")
         for name in lists:
             monkeypatch.setattr(step_clock, name, [])
         monkeypatch.setattr(sdk, "_step_clock", None)

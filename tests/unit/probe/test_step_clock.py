@@ -29,7 +29,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(step_clock, "monotonic_ns", made)
-    lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluated", "before_flush")
+    lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluation", "before_flush")
     for name in lists:
         monkeypatch.setattr(step_clock, name, [])
     step_clock.reset_after_fork()

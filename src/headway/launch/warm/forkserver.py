@@ -130,7 +130,7 @@ def _suspend_probe(preset: dict[str, str]) -> None:
         from headway.probe.recorder import recorder
 
         import_log.adopt_settings(preset)
-        recorder.hold()
+        recorder.suspend()
 
 
 def _start_child(

@@ -36,7 +36,7 @@ class TunedKernel(NamedTuple):
 
     keys: dict[str, TunedKey]
     tried: frozenset[str]
-    kept: frozenset[str]
+    selected: frozenset[str]
 
     def use(self, key: Sequence[Any], rest: str = "") -> TunedKey | None:
         """What to do for a key; None for one that was not recorded."""
@@ -44,13 +44,13 @@ class TunedKernel(NamedTuple):
 
 
 def narrow(
-    offered: Sequence[T], tried: frozenset[str], take: Sequence[str], flat: Callable[[T], Any]
+    offered: Sequence[T], tried: frozenset[str], take: Sequence[str], values_of: Callable[[T], Any]
 ) -> list[T] | None:
     """Those to take; None where something is offered that was not tried, or too little is left."""
-    names = [config_text(flat(one)) for one in offered]
+    names = [config_text(values_of(config)) for config in offered]
     if not tried.issuperset(names) or not set(take) <= set(names):
         return None
-    fewer = [one for one, name in zip(offered, names, strict=True) if name in take]
+    fewer = [config for config, name in zip(offered, names, strict=True) if name in take]
     return fewer if 0 < len(fewer) < len(offered) else None
 
 
@@ -81,54 +81,56 @@ def full_tuning() -> Iterator[None]:
 
 class _AdviceFile:
     def __init__(self, path: str) -> None:
-        self.noted: set[str] = set()
+        self.notes: set[str] = set()
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         if content["schema"] > SCHEMA:
             raise ValueError(f"{path} has schema {content['schema']}, newer than {SCHEMA}")
-        self.made_for = {name: content.get(name) for name in ALL_GUARDS}
-        self.kernels = {(one["kind"], one["id"]): _tuned_kernel(one) for one in content["kernels"]}
-        self.names = {(one["kind"], one["name"]) for one in content["kernels"]}
+        self.recorded_facts = {name: content.get(name) for name in ALL_GUARDS}
+        self.kernels = {
+            (entry["kind"], entry["id"]): _tuned_kernel(entry) for entry in content["kernels"]
+        }
+        self.names = {(entry["kind"], entry["name"]) for entry in content["kernels"]}
 
     def kernel(self, kind: str, kernel: str, name: str) -> TunedKernel | None:
         here = tuning_facts()
         for guard in GUARDS.get(kind, ALL_GUARDS):
-            if here[guard] != self.made_for[guard]:
-                made = f"what was recorded is of {guard} {self.made_for[guard]}"
+            if here[guard] != self.recorded_facts[guard]:
+                recorded = f"what was recorded is of {guard} {self.recorded_facts[guard]}"
                 self._note(
-                    f"{made}, this is {here[guard]}: every config is tried",
+                    f"{recorded}, this is {here[guard]}: every config is tried",
                     code="autotune-machine-mismatch",
                 )
                 return None
-        found = self.kernels.get((kind, kernel))
-        if found is None and (kind, name) in self.names:
+        tuned_kernel = self.kernels.get((kind, kernel))
+        if tuned_kernel is None and (kind, name) in self.names:
             self._note(
                 f"{name} is not as it was recorded: every config is tried",
                 code="autotune-kernel-changed",
             )
-        return found
+        return tuned_kernel
 
-    def _note(self, why: str, *, code: str) -> None:
-        if why not in self.noted and len(self.noted) < 20:
-            self.noted.add(why)
-            recorder.note("autotune", why, code)
+    def _note(self, text: str, *, code: str) -> None:
+        if text not in self.notes and len(self.notes) < 20:
+            self.notes.add(text)
+            recorder.note("autotune", text, code)
 
 
 def _key(key: Sequence[Any], rest: str) -> str:
     return json.dumps([list(key), rest])
 
 
-def _tuned_kernel(one: dict[str, Any]) -> TunedKernel:
-    names = [config_text(config) for config in one["configs"]]
+def _tuned_kernel(content: dict[str, Any]) -> TunedKernel:
+    names = [config_text(config) for config in content["configs"]]
     keys = {
         _key(entry["key"], entry["rest"]): TunedKey(
             frozenset(names[index] for index in entry["tried"]),
             tuple(names[index] for index in entry["use"]),
             float(entry["ms"]),
         )
-        for entry in one["keys"]
+        for entry in content["keys"]
     }
-    return TunedKernel(keys, frozenset(names), frozenset(names[index] for index in one["kept"]))
+    return TunedKernel(keys, frozenset(names), frozenset(names[index] for index in content["kept"]))
 
 
 _files: dict[str, _AdviceFile] = {}

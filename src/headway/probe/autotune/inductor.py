@@ -57,7 +57,7 @@ def _record_benchmarks(
     if len(timings) < 2:
         return
     us = (getattr(tuner, "autotune_cache_info", None) or {}).get("compile_time_us")
-    tunings.tuned(
+    tunings.record(
         _kernel(tuner),
         _key(args, kwargs),
         "",
@@ -90,29 +90,29 @@ def _make(
 
     def decorator(function: Any) -> Any:
         # The metadata is taken apart by the call: each gets its own.
-        own = {k: dict(v) if isinstance(v, dict) else v for k, v in kwargs.items()}
-        made = original(size_hints, configs, *args, **own)(function)
-        fewer = guard(FILE, _fewer, made)
+        own_kwargs = {k: dict(v) if isinstance(v, dict) else v for k, v in kwargs.items()}
+        tuner = original(size_hints, configs, *args, **own_kwargs)(function)
+        fewer = guard(FILE, _fewer, tuner)
         if fewer is None:
-            return made
+            return tuner
         narrowed = original(size_hints, fewer, *args, **kwargs)(function)
-        setattr(narrowed, OFFERED, len(made.configs))
+        setattr(narrowed, OFFERED, len(tuner.configs))
         return narrowed
 
     return decorator
 
 
-def _fewer(made: Any) -> list[Any] | None:
-    if len(made.configs or ()) < 2:
+def _fewer(tuner: Any) -> list[Any] | None:
+    if len(tuner.configs or ()) < 2:
         return None
-    known = _find_kernel(made)
-    if known is None:
+    kernel = _find_kernel(tuner)
+    if kernel is None:
         return None
-    take = known.kept
-    if _has_pinned_sizes(made) and len(known.keys) == 1:
-        (use,) = known.keys.values()
+    take = kernel.selected
+    if _has_pinned_sizes(tuner) and len(kernel.keys) == 1:
+        (use,) = kernel.keys.values()
         take = frozenset(use.take)
-    return advice.narrow(made.configs, known.tried, tuple(take), config_values)
+    return advice.narrow(tuner.configs, kernel.tried, tuple(take), config_values)
 
 
 def _has_pinned_sizes(tuner: Any) -> bool:
@@ -143,7 +143,7 @@ def _after_precompile(tuner: Any) -> None:
 def _record_taken(tuner: Any, key: Sequence[int], launcher: Any) -> None:
     offered = max(len(tuner.launchers), getattr(tuner, OFFERED, 0))
     taken = config_values(launcher.config)
-    tunings.tuned(_kernel(tuner), key, "", [], seconds=0.0, offered=offered, taken=taken)
+    tunings.record(_kernel(tuner), key, "", [], seconds=0.0, offered=offered, taken=taken)
 
 
 def _tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,9 +156,11 @@ def _tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -
 
 
 def _take(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    known, key = _find_kernel(tuner), _key(args, kwargs)
-    use = known.use(key) if known else None
-    launchers = {config_text(config_values(one.config)): one for one in tuner.launchers}
+    kernel, key = _find_kernel(tuner), _key(args, kwargs)
+    use = kernel.use(key) if kernel else None
+    launchers = {
+        config_text(config_values(launcher.config)): launcher for launcher in tuner.launchers
+    }
     if use and use.tried.issuperset(launchers) and use.take[0] in launchers:
         launcher = launchers[use.take[0]]
         _record_taken(tuner, key, launcher)
@@ -177,11 +179,11 @@ def _restore(tuner: Any) -> None:
     try:
         with advice.full_tuning():
             module = tasks._reload_python_module("headway", tuner.filename, set_sys_modules=False)
-            whole = getattr(module, tuner.fn.__name__)
-            whole.precompile()
+            full_tuner = getattr(module, tuner.fn.__name__)
+            full_tuner.precompile()
     except Exception as error:  # of Triton, torch or the file system: those kept work all the same
         recorder.note(FILE, error)
         return
     delattr(tuner, OFFERED)
-    tuner.fn, tuner.save_cache_hook = whole.fn, whole.save_cache_hook
-    tuner.compile_results, tuner.launchers = whole.compile_results, whole.launchers
+    tuner.fn, tuner.save_cache_hook = full_tuner.fn, full_tuner.save_cache_hook
+    tuner.compile_results, tuner.launchers = full_tuner.compile_results, full_tuner.launchers

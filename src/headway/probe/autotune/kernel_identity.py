@@ -24,13 +24,13 @@ def digest(*parts: Any) -> str:
 
 def config_values(config: Any) -> dict[str, Any]:
     """A config as plain values: by these it is found again."""
-    found = {str(name): json_value(value) for name, value in config.kwargs.items()}
+    values = {str(name): json_value(value) for name, value in config.kwargs.items()}
     options = {name: getattr(config, name, None) for name in OPTIONS}
-    found.update({name: json_value(value) for name, value in options.items() if value is not None})
+    values.update({name: json_value(value) for name, value in options.items() if value is not None})
     hook = getattr(config, "pre_hook", None)
     if hook is not None:
-        found["pre_hook"] = _name_of(hook)
-    return found
+        values["pre_hook"] = _name_of(hook)
+    return values
 
 
 def config_text(values: Mapping[str, Any]) -> str:
@@ -44,7 +44,7 @@ def json_value(value: Any) -> Any:
         odd = isinstance(value, float) and not math.isfinite(value)
         return value[:MAX_TEXT] if isinstance(value, str) else str(value) if odd else value
     if isinstance(value, (list, tuple)):
-        return [json_value(one) for one in value[:64]]
+        return [json_value(item) for item in value[:64]]
     if type(value).__name__ == "constexpr":
         return json_value(value.value)
     return str(value)[:MAX_TEXT] if "dtype" in type(value).__name__ else _name_of(value)
@@ -60,33 +60,37 @@ def _name_of(value: Any) -> str:
 
 def jit_function(tuner: Any) -> Any:
     """The jit function below a tuner, past heuristics and other tuners."""
-    found = tuner.fn
-    while not inspect.isfunction(found.fn):
-        found = found.fn
-    return found
+    function = tuner.fn
+    while not inspect.isfunction(function.fn):
+        function = function.fn
+    return function
 
 
 def source_texts(function: Any) -> list[str]:
     """The text of a jit function, of those that it calls, and the constants that it reads."""
-    found: dict[int, list[str]] = {}
-    _collect(function, found)
-    return [text for texts in found.values() for text in texts]
+    texts_by_id: dict[int, list[str]] = {}
+    _collect(function, texts_by_id)
+    return [text for texts in texts_by_id.values() for text in texts]
 
 
-def _collect(function: Any, found: dict[int, list[str]]) -> None:
-    if id(function) in found or str(function.fn.__module__).partition(".")[0] == "triton":
+def _collect(function: Any, texts_by_id: dict[int, list[str]]) -> None:
+    if id(function) in texts_by_id or str(function.fn.__module__).partition(".")[0] == "triton":
         return  # Triton's own change with its version
-    written = getattr(function, "src", None) or inspect.getsource(function.fn)
-    start = DEFINITION.search(written)
-    texts = found[id(function)] = [written[start.start() :] if start else written]
+    source = getattr(function, "src", None) or inspect.getsource(function.fn)
+    start = DEFINITION.search(source)
+    texts = texts_by_id[id(function)] = [source[start.start() :] if start else source]
     used = inspect.getclosurevars(function.fn)
     for name, value in sorted({**used.globals, **used.nonlocals}.items()):
         members = [value]
         if isinstance(value, ModuleType):
-            members = [vars(value)[one] for one in sorted(used.unbound) if one in vars(value)]
+            members = [
+                vars(value)[member_name]
+                for member_name in sorted(used.unbound)
+                if member_name in vars(value)
+            ]
         for member in members:
             if inspect.isfunction(getattr(member, "fn", None)):
-                _collect(member, found)
+                _collect(member, texts_by_id)
             elif not callable(member) or type(member).__name__ == "constexpr":
                 texts.append(f"{name}={json_value(member)}")
 
@@ -97,10 +101,10 @@ def launch_key(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], 
     Triton compiles anew for other constants, for integers that are 1 or divisible by 16, and for
     pointers that are aligned: a config that fits one of them may not fit another.
     """
-    given = {**tuner.nargs, **kwargs}
-    values = {name: given[name] for name in tuner.arg_names if name in given}
-    own = [values[name] for name in tuner.keys if name in values]
-    own += [str(value.dtype) for value in values.values() if hasattr(value, "dtype")]
+    arguments = {**tuner.nargs, **kwargs}
+    values = {name: arguments[name] for name in tuner.arg_names if name in arguments}
+    key = [values[name] for name in tuner.keys if name in values]
+    key += [str(value.dtype) for value in values.values() if hasattr(value, "dtype")]
     function = jit_function(tuner)
     constants = {
         name for name, kind in function.fn.__annotations__.items() if "constexpr" in str(kind)
@@ -112,7 +116,7 @@ def launch_key(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], 
         for name, value in values.items()
         if name not in tuner.keys and name not in free
     ]
-    return tuple(own), [json_value(value) for value in own], digest(rest)
+    return tuple(key), [json_value(value) for value in key], digest(rest)
 
 
 def _specialization(value: Any) -> Any:
@@ -137,9 +141,9 @@ def generated_digest(path: str | None, fallback: str) -> str:
             content = file.read()
     except OSError:
         return digest(fallback)
-    named = KERNEL_NAME.search(content)
-    if named:
-        content = content.replace(named[1], named[1].rstrip("0123456789"))
+    name = KERNEL_NAME.search(content)
+    if name:
+        content = content.replace(name[1], name[1].rstrip("0123456789"))
     return digest(re.sub(r"\bindex=\d+", "index=", content))
 
 

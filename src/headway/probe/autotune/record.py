@@ -48,14 +48,14 @@ class Tunings:
     """What has been told already."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.pid = recorder.pid
-        self.told: dict[tuple[str, str], _KernelState] = {}
+        self.kernels: dict[tuple[str, str], _KernelState] = {}
         self.timings = 0
 
-    def tuned(
+    def record(
         self,
         kernel: KernelInfo,
         key: Sequence[Any],
@@ -70,14 +70,14 @@ class Tunings:
         """One key of one kernel; `taken` without a benchmark, or the best of `timings`."""
         recorder.start()
         if self.pid != recorder.pid:  # forked: another journal
-            self._forget()
-        told = self._kernel(kernel, [timing.config for timing in timings])
-        if told is None:
+            self._reset()
+        state = self._kernel(kernel, [timing.config for timing in timings])
+        if state is None:
             return
-        if told.keys >= MAX_KEYS or self.timings + len(timings) > MAX_TIMINGS:
-            self._sum_up(kernel, told, seconds)
+        if state.keys >= MAX_KEYS or self.timings + len(timings) > MAX_TIMINGS:
+            self._sum_up(kernel, state, seconds)
             return
-        told.keys += 1
+        state.keys += 1
         self.timings += len(timings)
         fields: dict[str, Any] = {"kernel": kernel.id, "kind": kernel.kind, "key": list(key)}
         fields |= {"rest": rest, "of": offered, "seconds": round(seconds, 6)}
@@ -86,7 +86,7 @@ class Tunings:
         if taken is not None:
             fields["taken"] = taken
         if timings:
-            fields["c"] = [told.configs[config_text(timing.config)] for timing in timings]
+            fields["c"] = [state.configs[config_text(timing.config)] for timing in timings]
             fields["ms"] = [_number(timing.ms) for timing in timings]
             if any(timing.seconds is not None for timing in timings):
                 fields["s"] = [_number(timing.seconds) for timing in timings]
@@ -94,51 +94,51 @@ class Tunings:
 
     def _kernel(self, kernel: KernelInfo, configs: Sequence[dict[str, Any]]) -> _KernelState | None:
         """The kernel and its configs, told before anything that refers to them."""
-        told = self.told.get((kernel.kind, kernel.id))
-        if told is None and len(self.told) >= MAX_KERNELS:
+        state = self.kernels.get((kernel.kind, kernel.id))
+        if state is None and len(self.kernels) >= MAX_KERNELS:
             return None
-        named = {config_text(config): config for config in configs}
-        new = {name: named[name] for name in named if not told or name not in told.configs}
-        if told is not None and not new:
-            return told
-        told = told or self.told.setdefault((kernel.kind, kernel.id), _KernelState())
-        if len(told.configs) + len(new) > MAX_CONFIGS:
-            told.keys = MAX_KEYS  # from now on only its time is told
-            return told
-        first = len(told.configs)
-        told.configs.update({name: first + number for number, name in enumerate(new)})
+        by_name = {config_text(config): config for config in configs}
+        new = {name: by_name[name] for name in by_name if not state or name not in state.configs}
+        if state is not None and not new:
+            return state
+        state = state or self.kernels.setdefault((kernel.kind, kernel.id), _KernelState())
+        if len(state.configs) + len(new) > MAX_CONFIGS:
+            state.keys = MAX_KEYS  # from now on only its time is told
+            return state
+        first = len(state.configs)
+        state.configs.update({name: first + number for number, name in enumerate(new)})
         fields: dict[str, Any]
         fields = {"kernel": kernel.id, "kind": kernel.kind, "name": kernel.name[:200]}
         fields |= {"where": kernel.where[-300:], "names": list(kernel.names)}
         fields |= {"first": first, "configs": [*new.values()], **tuning_facts()}
         recorder.emit("autotune_kernel", **fields)
-        return told
+        return state
 
-    def _sum_up(self, kernel: KernelInfo, told: _KernelState, seconds: float) -> None:
-        told.more += 1
-        told.more_seconds += seconds
-        if told.more >= MAX_SUMMED:
-            self._tell_more(kernel.kind, kernel.id, told)
+    def _sum_up(self, kernel: KernelInfo, state: _KernelState, seconds: float) -> None:
+        state.more += 1
+        state.more_seconds += seconds
+        if state.more >= MAX_SUMMED:
+            self._emit_sum(kernel.kind, kernel.id, state)
 
-    def _tell_more(self, kind: str, kernel: str, told: _KernelState) -> None:
-        more, told.more = told.more, 0
-        seconds, told.more_seconds = told.more_seconds, 0.0
+    def _emit_sum(self, kind: str, kernel: str, state: _KernelState) -> None:
+        more, state.more = state.more, 0
+        seconds, state.more_seconds = state.more_seconds, 0.0
         recorder.emit("autotune", kernel=kernel, kind=kind, more=more, seconds=round(seconds, 6))
 
     def finish(self) -> None:
         """At the process's end: what has not been told yet."""
-        for (kind, kernel), told in self.told.items():
-            if told.more:
-                self._tell_more(kind, kernel, told)
+        for (kind, kernel), state in self.kernels.items():
+            if state.more:
+                self._emit_sum(kind, kernel, state)
 
 
 def _number(value: Any) -> float | None:
     """Six digits; None for what failed."""
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
         return None
-    return float(f"{found:.6g}") if math.isfinite(found) else None
+    return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
 tunings = Tunings()

@@ -54,15 +54,15 @@ def _fewer_choices(
     for filtered in selector.preprocessing_fns:
         choices = filtered(choices)
     kernel, key = _template(name), _inputs(input_nodes)
-    known = advice.find_kernel(kernel.kind, kernel.id, kernel.name)
-    use = known.use(key) if known else None
+    tuned_kernel = advice.find_kernel(kernel.kind, kernel.id, kernel.name)
+    use = tuned_kernel.use(key) if tuned_kernel else None
     fewer = use and advice.narrow(choices, use.tried, use.take, _describe_choice)
     if not use or not fewer:
         return None
     _narrowed[name, key[0]] = len(choices)
     if len(fewer) == 1:
         taken, offered = _describe_choice(fewer[0]), len(choices)
-        tunings.tuned(kernel, key, "", [], seconds=0.0, offered=offered, taken=taken)
+        tunings.record(kernel, key, "", [], seconds=0.0, offered=offered, taken=taken)
     return fewer
 
 
@@ -104,8 +104,8 @@ def _select_benchmark(original: Callable[..., Any], *args: Any, **kwargs: Any) -
 def _offered_choices(original: Callable[..., Any], *call: Any) -> list[Any]:
     """All choices, with those that torch drops as they do not even compile."""
     selector, name, input_nodes, args, kwargs = call
-    given = inspect.signature(original).bind(selector, name, input_nodes, *args, **kwargs)
-    return list(given.arguments["choices"])
+    bound = inspect.signature(original).bind(selector, name, input_nodes, *args, **kwargs)
+    return list(bound.arguments["choices"])
 
 
 def _record_selection(
@@ -116,10 +116,10 @@ def _record_selection(
     ns: int,
 ) -> None:
     timings = dict.fromkeys(offered, math.inf)
-    timings |= {choice: ms for found, _ in benchmarks for choice, ms in found.items()}
-    benchmarked = sum(took for _, took in benchmarks)
+    timings |= {choice: ms for result, _ in benchmarks for choice, ms in result.items()}
+    benchmarked = sum(duration for _, duration in benchmarks)
     key = _inputs(input_nodes)
-    tunings.tuned(
+    tunings.record(
         _template(name),
         key,
         "",
@@ -145,10 +145,10 @@ def _describe_choice(choice: Any) -> dict[str, Any]:
     """A choice without its number: that depends on what was compiled before."""
     kind = type(choice).__name__.removesuffix("Caller")
     name = re.sub(r"_\d+$", "", str(choice.name))
-    described = str(getattr(choice, "description", ""))
-    if len(described) > MAX_DESCRIPTION:
-        described = f"{described[:MAX_DESCRIPTION]}... {digest(described)}"
-    return {"choice": name, "by": kind, **({"description": described} if described else {})}
+    description = str(getattr(choice, "description", ""))
+    if len(description) > MAX_DESCRIPTION:
+        description = f"{description[:MAX_DESCRIPTION]}... {digest(description)}"
+    return {"choice": name, "by": kind, **({"description": description} if description else {})}
 
 
 _benchmarks: dict[int, list[tuple[Any, int]]] = {}

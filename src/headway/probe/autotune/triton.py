@@ -32,37 +32,37 @@ class Tuning:
 
     def __init__(self, tuner: Any, kwargs: Mapping[str, Any], offered: Sequence[Any]) -> None:
         self.kernel = _kernel(tuner)
-        self.own, self.key, self.rest = launch_key(tuner, kwargs)
+        self.triton_key, self.key, self.rest = launch_key(tuner, kwargs)
         self.offered = len(offered)
         self.configs = offered
-        self.ms: float | None = None  # of the only one left: there is nothing to benchmark
+        self.known_ms: float | None = None  # of the only one left: there is nothing to benchmark
         self.timings: list[Timing] = []
         guard(FILE, self.narrow, tuner)
-        self.begun = monotonic_ns()
+        self.started = monotonic_ns()
 
     def narrow(self, tuner: Any) -> None:
         """To the configs of an earlier run, where this key was tuned in it."""
         if not advice.is_enabled() or self.offered < 2:
             return
-        known = advice.find_kernel(self.kernel.kind, self.kernel.id, self.kernel.name)
-        use = known.use(self.key, self.rest) if known else None
+        kernel = advice.find_kernel(self.kernel.kind, self.kernel.id, self.kernel.name)
+        use = kernel.use(self.key, self.rest) if kernel else None
         fewer = use and advice.narrow(self.configs, use.tried, use.take, config_values)
-        if not use or not fewer or _on_disk(tuner, self.own, self.configs):
+        if not use or not fewer or _on_disk(tuner, self.triton_key, self.configs):
             return
         self.configs = fewer
         if len(fewer) == 1:
-            self.ms = use.ms
-            self._tell(0.0, taken=config_values(fewer[0]))
+            self.known_ms = use.ms
+            self._record(0.0, taken=config_values(fewer[0]))
 
-    def benchmarked(self, config: Any, result: Any, ns: int) -> None:
+    def add_timing(self, config: Any, result: Any, ns: int) -> None:
         """One config is done; the last one ends the tuning."""
         ms = result[0] if isinstance(result, (list, tuple)) and result else result
         self.timings.append(Timing(config_values(config), ms, ns / 1e9))
         if len(self.timings) == len(self.configs):
-            self._tell((monotonic_ns() - self.begun) / 1e9)
+            self._record((monotonic_ns() - self.started) / 1e9)
 
-    def _tell(self, seconds: float, taken: dict[str, Any] | None = None) -> None:
-        tunings.tuned(
+    def _record(self, seconds: float, taken: dict[str, Any] | None = None) -> None:
+        tunings.record(
             self.kernel,
             self.key,
             self.rest,
@@ -97,11 +97,11 @@ def _bench(original: Callable[..., Any], tuner: Any, *args: Any, config: Any, **
     tuning = guard(HOOK, _open_tunings.get, tuner)
     if tuning is None:
         return original(tuner, *args, config=config, **meta)
-    if tuning.ms is not None:  # Triton from 3.8 on does not even ask
-        return [tuning.ms] * 3
+    if tuning.known_ms is not None:  # Triton from 3.8 on does not even ask
+        return [tuning.known_ms] * 3
     start = monotonic_ns()
     result = original(tuner, *args, config=config, **meta)
-    guard(HOOK, tuning.benchmarked, config, result, monotonic_ns() - start)
+    guard(HOOK, tuning.add_timing, config, result, monotonic_ns() - start)
     return result
 
 

@@ -26,9 +26,9 @@ LOAD = "checkpoint_load"
 MIN_MEMORY_SAVE_NS = 10_000_000  # ns; a shorter save to memory leaves no span
 MAX_STEPS_KEPT = 64  # saves whose step is remembered
 
-_saves = 0  # how many saves are going on in this process, over all threads
-_uploading: set[str | None] = set()  # what asynchronous saves are writing now
-_steps: dict[str, int] = {}  # path -> step of the last saves of this process
+_saves_in_progress = 0  # how many saves are going on in this process, over all threads
+_upload_paths: set[str | None] = set()  # what asynchronous saves are writing now
+_saved_steps: dict[str, int] = {}  # path -> step of the last saves of this process
 path_lookup: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
 unwritten_paths: set[str] = set()  # what `--async-save` has still to write: checkpoint/async_save
 _lock = threading.Lock()
@@ -62,12 +62,12 @@ def save_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]
         path = guard(what, _path, target_of, args, kwargs)
         if inside(SAVE) or _is_part_of_a_save():
             result = original(*args, **kwargs)
-            guard(what, _part, path)
+            guard(what, _record_part, path)
             return result
         if path is None:
             return _to_memory(original, what, *args, **kwargs)
-        begun = guard(what, _begin, what, path)
-        if begun is None:  # the hook is off
+        opened = guard(what, _begin, what, path)
+        if opened is None:  # the hook is off
             return original(*args, **kwargs)
         error = ""
         try:
@@ -76,7 +76,7 @@ def save_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]
             error = type(raised).__name__
             raise
         finally:
-            guard_end(what, _end, *begun, path, error)
+            guard_end(what, _end, *opened, path, error)
 
     return around
 
@@ -87,49 +87,49 @@ def _path(target_of: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
 
 def _is_part_of_a_save() -> bool:
     """A writer thread of a save that is going on: its time is that save's."""
-    return _saves > 0
+    return _saves_in_progress > 0
 
 
 def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
     """The span, an event at the end of what the device has to do, and the time."""
-    global _saves
+    global _saves_in_progress
     recorder.start()
     step_clock.flush()  # so that the step which this save holds has its exact time in the journal
     _remember(path)
     background = step_clock.steps > 0 and recorder.thread() != step_clock.step_thread_in_journal
     extra = {"background": True} if background else {}
-    opened = enter(SAVE, what, path=path, step=step_clock.steps, **extra)
+    span = enter(SAVE, what, path=path, step=step_clock.steps, **extra)
     with _lock:
-        _saves += 1
-    return opened, guard("device", device.mark_queue), monotonic_ns()
+        _saves_in_progress += 1
+    return span, guard("device", device.mark_queue), monotonic_ns()
 
 
-def _end(opened: int, tail: Any, start: int, path: str | None, error: str) -> None:
-    global _saves
+def _end(span: int, marker: Any, start: int, path: str | None, error: str) -> None:
+    global _saves_in_progress
     with _lock:
-        _saves -= 1
+        _saves_in_progress -= 1
     fields = {"error": error} if error else {"file": written_identity(path)}
-    leave(SAVE, opened, **fields)
-    guard("device", device.note_drain, tail, start, monotonic_ns())
+    leave(SAVE, span, **fields)
+    guard("device", device.note_drain, marker, start, monotonic_ns())
 
 
-def _part(path: str | None) -> None:
+def _record_part(path: str | None) -> None:
     if path is not None:
         _remember(path)
-        _note_part(path, step_clock.steps)
+        _write_part(path, step_clock.steps)
 
 
-def _note_part(path: str, step: int) -> None:
+def _write_part(path: str, step: int) -> None:
     t = monotonic_ns()
     recorder.span(SAVE, t, t, path=path, file=written_identity(path), step=step, part=True)
 
 
 def _remember(path: str | None) -> None:
     if path is not None:
-        _steps.pop(path, None)
-        _steps[path] = step_clock.steps
-        while len(_steps) > MAX_STEPS_KEPT:
-            del _steps[next(iter(_steps))]
+        _saved_steps.pop(path, None)
+        _saved_steps[path] = step_clock.steps
+        while len(_saved_steps) > MAX_STEPS_KEPT:
+            del _saved_steps[next(iter(_saved_steps))]
 
 
 def _to_memory(original: Callable[..., Any], what: str, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +160,7 @@ def load_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]
         guard(what, recorder.start)
         if step_clock.steps:  # some jobs read many small files in their loop
             return _in_loop(original, what, path, *args, **kwargs)
-        opened = guard(what, _begin_load, what, path)
+        span = guard(what, _begin_load, what, path)
         error = {}
         try:
             return original(*args, **kwargs)
@@ -168,7 +168,7 @@ def load_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]
             error = {"error": type(raised).__name__}
             raise
         finally:
-            guard_end(what, lambda: leave(LOAD, opened, **error))
+            guard_end(what, lambda: leave(LOAD, span, **error))
 
     return around
 
@@ -184,7 +184,7 @@ def _in_loop(original: Callable[..., Any], what: str, path: str, *args: Any, **k
     finally:
         end = monotonic_ns()
         if (
-            end - start >= MIN_MEMORY_SAVE_NS or path in _steps
+            end - start >= MIN_MEMORY_SAVE_NS or path in _saved_steps
         ):  # the job may go back to its own save
             guard(what, _note_load, what, path, start, end, error)
 
@@ -216,23 +216,23 @@ def _dcp_target(*args: Any, **kwargs: Any) -> Any:
 
 def install_dcp_save(saver: ModuleType) -> None:
     """torch.distributed.checkpoint.state_dict_saver"""
-    plain, blocking = (
+    around_save, around_async_save = (
         save_wrapper(_dcp_target, "dcp.save"),
         save_wrapper(_dcp_target, "dcp.async_save"),
     )
 
     def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if guard("dcp.save", _path, _dcp_target, args, kwargs) in _uploading:
+        if guard("dcp.save", _path, _dcp_target, args, kwargs) in _upload_paths:
             return original(*args, **kwargs)  # async_save's own thread
-        return plain(original, *args, **kwargs)
+        return around_save(original, *args, **kwargs)
 
     def async_save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path = guard("dcp.async_save", _path, _dcp_target, args, kwargs)
-        _uploading.add(path)
+        _upload_paths.add(path)
         try:
-            result = blocking(original, *args, **kwargs)
+            result = around_async_save(original, *args, **kwargs)
         except BaseException:
-            _uploading.discard(path)
+            _upload_paths.discard(path)
             raise
         guard("dcp.async_save", _follow, result, path, step_clock.steps, monotonic_ns())
         return result
@@ -247,7 +247,7 @@ def _follow(result: Any, path: str | None, step: int, start: int) -> None:
     recorder.emit("saving", path=path, step=step)
 
     def done(finished: Any) -> None:
-        _uploading.discard(path)
+        _upload_paths.discard(path)
         failed = finished.exception() is not None
         extra = {"error": "upload"} if failed else {"file": written_identity(path)}
         recorder.span(SAVE, start, monotonic_ns(), path=path, step=step, background=True, **extra)
@@ -295,11 +295,11 @@ def install_pyarrow(fs: ModuleType) -> None:
 
 def _note_copies(args: Any, kwargs: Any) -> None:
     """What this process has saved below the source is a checkpoint below the destination too."""
-    above = _path(lambda source, *_, **__: source, args, kwargs)
-    there = _path(lambda source, destination, *_, **__: destination, args, kwargs)
-    if above is None or there is None:
+    source_path = _path(lambda source, *_, **__: source, args, kwargs)
+    destination_path = _path(lambda source, destination, *_, **__: destination, args, kwargs)
+    if source_path is None or destination_path is None:
         return
-    for path, step in list(_steps.items()):
-        copy = there + path[len(above) :]
-        if (path == above or path.startswith(above + os.sep)) and os.path.exists(copy):
-            _note_part(copy, step)
+    for path, step in list(_saved_steps.items()):
+        copy = destination_path + path[len(source_path) :]
+        if (path == source_path or path.startswith(source_path + os.sep)) and os.path.exists(copy):
+            _write_part(copy, step)

@@ -38,17 +38,17 @@ def explain_recompile(reasons: Any, frame: Any) -> dict[str, Any]:
     """Each version's failed guard, the values that this call has there, and who calls."""
     texts = [re.sub(" {4,}", "   ", str(text).partition("\n")[0])[:MAX_GUARD] for text in reasons]
     code = frame.f_code
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "where": f"{code.co_filename}:{code.co_firstlineno} {code.co_name}",
         "reasons": list(dict.fromkeys(texts))[:MAX_GUARDS],
     }
-    seen = _values(found["reasons"], frame)
-    if seen:
-        found["seen"] = seen
+    values = _values(fields["reasons"], frame)
+    if values:
+        fields["seen"] = values
     caller = stacks.calling_line(code)
     if caller:
-        found["caller"] = caller
-    return found
+        fields["caller"] = caller
+    return fields
 
 
 def dynamo_settings(torch: ModuleType) -> dict[str, Any]:
@@ -64,42 +64,42 @@ class ShapeHistory:
     """What torch has seen of each source's sizes over all compiles: told when it changes."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, str], Any] = {}
+        self.shapes: dict[tuple[str, str], Any] = {}
 
     def changes(self) -> dict[str, Any]:
         """New or changed entries, those that change first; `?` stands for what changes."""
         state = getattr(sys.modules.get("torch._dynamo.pgo"), "_CODE_STATE", None)
-        fresh: list[tuple[str, str, Any]] = []
+        changed: list[tuple[str, str, Any]] = []
         for code, frame in list((state or {}).items()):
-            place = str(code)
+            code_id = str(code)
             for source, entry in list(frame.automatic_dynamic.items()):
                 shape = _shape(entry)
-                if self.known.get((place, source), MISSING) != shape:
-                    fresh.append((place, source, shape))
-        fresh.sort(key=lambda one: not _is_dynamic(one[2]))
-        room = min(MAX_EVENT_SOURCES, MAX_SOURCES - len(self.known))
-        told = fresh[: max(room, 0)]
-        self.known.update({(code, source): shape for code, source, shape in told})
-        if not told:
+                if self.shapes.get((code_id, source), MISSING) != shape:
+                    changed.append((code_id, source, shape))
+        changed.sort(key=lambda entry: not _is_dynamic(entry[2]))
+        limit = min(MAX_EVENT_SOURCES, MAX_SOURCES - len(self.shapes))
+        reported = changed[: max(limit, 0)]
+        self.shapes.update({(code, source): shape for code, source, shape in reported})
+        if not reported:
             return {}
-        return {"lattice": [[source[:300], shape] for _, source, shape in told]}
+        return {"lattice": [[source[:300], shape] for _, source, shape in reported]}
 
 
 def _shape(entry: Any) -> Any:
     """A tensor's sizes as a list, with its strides if only those change; a scalar as itself."""
     if not isinstance(entry.size, tuple):
         return _plain(entry.scalar)
-    size = [_plain(one) for one in entry.size[:16]]
+    size = [_plain(length) for length in entry.size[:16]]
     if "?" in size or not isinstance(entry.stride, tuple):
         return size
-    stride = [_plain(one) for one in entry.stride[:16]]
+    stride = [_plain(length) for length in entry.stride[:16]]
     return {"size": size, "stride": stride} if "?" in stride else size
 
 
-def _plain(one: Any) -> Any:
-    if isinstance(one, (int, float)):
-        return _scalar(one)
-    return "?" if type(one).__name__ == "AutoDynamic" else type(one).__name__
+def _plain(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return _scalar(value)
+    return "?" if type(value).__name__ == "AutoDynamic" else type(value).__name__
 
 
 def _is_dynamic(shape: Any) -> bool:
@@ -107,12 +107,12 @@ def _is_dynamic(shape: Any) -> bool:
 
 
 def _values(reasons: list[str], frame: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for reason in reasons:
         for path, value in _named_values(reason, frame):
-            if len(found) < MAX_VALUES and value is not MISSING:
-                found.setdefault(path[:300], _describe_value(value))
-    return found
+            if len(values) < MAX_VALUES and value is not MISSING:
+                values.setdefault(path[:300], _describe_value(value))
+    return values
 
 
 def _named_values(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
@@ -121,13 +121,13 @@ def _named_values(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
     tensor = TENSOR.match(text)
     if tensor:
         text = tensor[1]
-    for hit in PATH.finditer(re.sub(r"\.(?:size|stride)\(\)\[\d+\]", " ", text)):
-        scope, first = (frame.f_globals, hit[1]) if hit[1] else (frame.f_locals, hit[2])
+    for match in PATH.finditer(re.sub(r"\.(?:size|stride)\(\)\[\d+\]", " ", text)):
+        scope, first = (frame.f_globals, match[1]) if match[1] else (frame.f_locals, match[2])
         try:
             start = scope[first]
         except (KeyError, TypeError):
             continue
-        yield hit[0], _follow(start, hit[3])
+        yield match[0], _follow(start, match[3])
 
 
 def _follow(value: Any, path: str) -> Any:
@@ -190,32 +190,32 @@ class Compiles:
     """The outermost compile that is going on, and the last one of each frame."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Nothing was compiled yet by this process."""
         self.pid = recorder.pid
         self.span: int | None = None
-        self.last: dict[str, int] = {}  # compile id -> its newest span
-        self.why: dict[int, dict[str, Any]] = {}  # thread -> the guards that have just failed
-        self.explained = self.refused = 0
-        self.bypassed: list[str] = []
-        self.lattice = ShapeHistory()
-        self.told = False  # under which torch and settings it compiles
+        self.newest_span: dict[str, int] = {}  # compile id -> its newest span
+        self.failed_guards: dict[int, dict[str, Any]] = {}  # of the last failure, by thread
+        self.explained = self.limits_reached = 0
+        self.bypass_reasons: list[str] = []
+        self.shape_history = ShapeHistory()
+        self.settings_recorded = False  # under which torch and settings it compiles
 
-    def begun(self, args: Any) -> None:
+    def on_start(self, args: Any) -> None:
         """torch calls this at the start of an outermost compile."""
         if self.pid != recorder.pid:  # what a zygote has compiled is not this process's
-            self.forget()
+            self.reset()
         recorder.start()
         trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
         compile_id = str(getattr(args, "compile_id", ""))
         self.span = enter(
             SPAN, "dynamo", trigger=trigger, compile_id=compile_id, step=step_clock.steps
         )
-        self.last[compile_id] = self.span
+        self.newest_span[compile_id] = self.span
 
-    def ended(self, args: Any) -> None:
+    def on_end(self, args: Any) -> None:
         """And this at its end."""
         span, self.span = self.span, None
         leave(SPAN, span)
@@ -224,57 +224,62 @@ class Compiles:
         """Before a recompile: what every compiled version of the frame has against this call."""
         if self.explained < MAX_EXPLAINED:
             self.explained += 1
-            self.why[recorder.thread()] = explain_recompile(reasons, frame)
+            self.failed_guards[recorder.thread()] = explain_recompile(reasons, frame)
 
     def bypass(self, error: BaseException) -> None:
         """A cache is not asked, as what is compiled cannot be kept in it."""
-        why = str(error)[:200]
-        if why not in self.bypassed and len(self.bypassed) < MAX_BYPASSES:
-            self.bypassed.append(why)
+        reason = str(error)[:200]
+        if reason not in self.bypass_reasons and len(self.bypass_reasons) < MAX_BYPASSES:
+            self.bypass_reasons.append(reason)
 
-    def measured(self, metrics: Any) -> None:
+    def on_metrics(self, metrics: Any) -> None:
         """Soon after that dynamo knows what it was; nested compiles are left out."""
         if getattr(metrics, "is_runtime", None) is True:
-            self._ran(metrics)
+            self._runtime_autotune(metrics)
             return
         reason = getattr(metrics, "recompile_reason", None)
-        why = self.why.pop(recorder.thread(), {}) if reason else {}
+        guards = self.failed_guards.pop(recorder.thread(), {}) if reason else {}
         if reason and not getattr(metrics, "co_filename", None):
-            self._gave_up(metrics, why)
+            self._limit_reached(metrics, guards)
             return
-        span = self.last.get(str(getattr(metrics, "compile_id", "")))
+        span = self.newest_span.get(str(getattr(metrics, "compile_id", "")))
         if span is not None:
-            told = {**why, **describe_compile(metrics), **self._setting(), **self.lattice.changes()}
-            if self.bypassed:
-                told["bypassed"], self.bypassed = self.bypassed, []
-            recorder.emit("detail", id=span, **told)
+            fields = {
+                **guards,
+                **describe_compile(metrics),
+                **self._settings_once(),
+                **self.shape_history.changes(),
+            }
+            if self.bypass_reasons:
+                fields["bypassed"], self.bypass_reasons = self.bypass_reasons, []
+            recorder.emit("detail", id=span, **fields)
 
-    def _gave_up(self, metrics: Any, why: dict[str, Any]) -> None:
+    def _limit_reached(self, metrics: Any, guards: dict[str, Any]) -> None:
         """The limit of recompiles: from now on torch runs the frame without compiling it."""
-        said = re.search(r"Limit type: (\w+)", str(getattr(metrics, "fail_reason", "")))
-        self.refused += 1
-        if self.refused > MAX_REFUSED:
+        limit = re.search(r"Limit type: (\w+)", str(getattr(metrics, "fail_reason", "")))
+        self.limits_reached += 1
+        if self.limits_reached > MAX_REFUSED:
             return
         recorder.emit(
             "recompile_limit",
-            limit=said[1] if said else "recompile_limit",
+            limit=limit[1] if limit else "recompile_limit",
             reason=str(metrics.recompile_reason)[:MAX_REASON],
             step=step_clock.steps,
-            **{**why, **self._setting()},
+            **{**guards, **self._settings_once()},
         )
 
-    def _ran(self, metrics: Any) -> None:
+    def _runtime_autotune(self, metrics: Any) -> None:
         """Kernels were tuned while the compiled code ran: known only when that was over."""
         us = getattr(metrics, "runtime_triton_autotune_time_us", None)
         if us:
             end = time.monotonic_ns()
             recorder.span(AUTOTUNE, end - us * 1000, end)
 
-    def _setting(self) -> dict[str, Any]:
+    def _settings_once(self) -> dict[str, Any]:
         """Once: the version of torch, and what is marked dynamic already."""
-        if self.told:
+        if self.settings_recorded:
             return {}
-        self.told = True
+        self.settings_recorded = True
         return dynamo_settings(sys.modules["torch"])
 
 
@@ -283,27 +288,27 @@ compiles = Compiles()
 
 def describe_compile(metrics: Any) -> dict[str, Any]:
     """What of dynamo's CompilationMetrics a reader of the journal wants."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     file = getattr(metrics, "co_filename", None)
     if file:
         name = getattr(metrics, "co_name", "")
-        found["where"] = f"{file}:{getattr(metrics, 'co_firstlineno', 0)} {name}"
+        fields["where"] = f"{file}:{getattr(metrics, 'co_firstlineno', 0)} {name}"
     reason = getattr(metrics, "recompile_reason", None)
     if reason:
-        found["reason"] = str(reason)[:MAX_REASON]
+        fields["reason"] = str(reason)[:MAX_REASON]
     failed = getattr(metrics, "fail_type", None)
     if failed:
-        found["failed"] = str(failed)[:100]
+        fields["failed"] = str(failed)[:100]
     caches = {name: _cache_lookups(metrics, column) for name, column in CACHES.items()}
     hits, misses = (sum(counts[i] for counts in caches.values()) for i in (0, 1))
-    found["cached"] = bool(hits) and not misses
+    fields["cached"] = bool(hits) and not misses
     if hits or misses:
-        found["cache"] = {name: counts for name, counts in caches.items() if any(counts)}
+        fields["cache"] = {name: counts for name, counts in caches.items() if any(counts)}
     parts = {name: getattr(metrics, key, None) for name, key in PARTS.items()}
     if not _uses_gpu():  # torch counts the C++ compiler's time there too
         parts["cpp"] = parts.pop("triton")
-    found["parts_us"] = {name: us for name, us in parts.items() if us}
-    return found
+    fields["parts_us"] = {name: us for name, us in parts.items() if us}
+    return fields
 
 
 def _uses_gpu() -> bool:
@@ -328,8 +333,8 @@ def install(callback: ModuleType) -> None:
     handler = callback.callback_handler
 
     def register() -> None:
-        handler.register_start_callback(lambda args: guard("dynamo", compiles.begun, args))
-        handler.register_end_callback(lambda args: guard("dynamo", compiles.ended, args))
+        handler.register_start_callback(lambda args: guard("dynamo", compiles.on_start, args))
+        handler.register_end_callback(lambda args: guard("dynamo", compiles.on_end, args))
 
     def clear(original: Callable[..., Any]) -> Any:
         result = original()  # torch._dynamo.reset() takes everybody's callbacks
@@ -351,7 +356,7 @@ def install_utils(utils: ModuleType) -> None:
     def measured() -> None:
         recorded = utils._compilation_metrics
         if recorded:
-            compiles.measured(recorded[-1])
+            compiles.on_metrics(recorded[-1])
 
     wrap(utils, "record_compilation_metrics", record)
 
@@ -362,9 +367,9 @@ def install_guards(guards: ModuleType) -> None:
     def reasons(
         original: Callable[..., Any], entries: Any, frame: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        found = original(entries, frame, *args, **kwargs)
-        guard("guards", compiles.guards_failed, found, frame)
-        return found
+        result = original(entries, frame, *args, **kwargs)
+        guard("guards", compiles.guards_failed, result, frame)
+        return result
 
     wrap(guards, "get_and_maybe_log_recompilation_reasons", reasons)
 

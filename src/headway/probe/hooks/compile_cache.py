@@ -30,9 +30,9 @@ from headway.probe.recorder import guard, recorder
 from headway.storage.atomic_write import write_atomically
 
 SPAN = "compile_cache"
-PATIENCE_S = 120.0  # an answer that takes longer is not worth it
-LOOK_S = 0.005
-ALIVE_EVERY = 100  # looks
+TIMEOUT_S = 120.0  # an answer that takes longer is not worth it
+POLL_S = 0.005
+LIVENESS_POLLS = 100  # looks
 
 
 class CacheClient:
@@ -43,10 +43,10 @@ class CacheClient:
         self.key = ""
         self.answered = False
         self.pid = os.getpid()
-        self.begun = 0
-        self.seconds = 0.0
+        self.compile_started = 0
+        self.compile_seconds = 0.0
 
-    def ask(self, torch: ModuleType) -> None:
+    def request(self, torch: ModuleType) -> None:
         """Say what this machine is, unless another process of the node has."""
         folder = os.environ.get(ENV_COMPILE, "")
         if not os.path.isdir(folder):  # another machine than the launcher's, or it has ended
@@ -66,14 +66,14 @@ class CacheClient:
         path = self._path("ready", self.key)
         if not os.path.exists(path):
             recorder.start()
-            opened = recorder.begin(SPAN, what="load")
+            span = recorder.begin(SPAN, what="load")
             try:
                 self._wait_for(path)
             finally:
-                recorder.end(opened)
+                recorder.end(span)
         self._share_profile()
 
-    def complete(self) -> bool:
+    def has_exact_archive(self) -> bool:
         """Whether the archive is of this very job: there should be nothing left to compile."""
         try:
             with open(self._path("ready", self.key), "rb") as file:
@@ -82,15 +82,15 @@ class CacheClient:
             return False
 
     def _wait_for(self, path: str) -> None:
-        until = time.monotonic() + PATIENCE_S
-        looks = 0
-        while not os.path.exists(path) and time.monotonic() < until:
-            looks += 1
-            if looks % ALIVE_EVERY == 0 and not self._courier_lives():
+        deadline = time.monotonic() + TIMEOUT_S
+        polls = 0
+        while not os.path.exists(path) and time.monotonic() < deadline:
+            polls += 1
+            if polls % LIVENESS_POLLS == 0 and not self._launcher_is_alive():
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    def _courier_lives(self) -> bool:
+    def _launcher_is_alive(self) -> bool:
         """The launcher holds this lock as long as it lives."""
         try:
             with open(os.path.join(self.folder, "lock"), "rb") as file:
@@ -107,33 +107,33 @@ class CacheClient:
         folder = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), "dynamo")
         if rank == "0" or not os.path.isdir(folder):
             return
-        first = f"code_state_{os.environ.get('TORCH_COMPILE_JOB_ID', '')}_"
+        prefix = f"code_state_{os.environ.get('TORCH_COMPILE_JOB_ID', '')}_"
         for name in os.listdir(folder):
-            own = os.path.join(folder, f"{first}{rank}_{name.removeprefix(f'{first}0_')}")
-            if name.startswith(f"{first}0_") and not os.path.exists(own):
-                draft = f"{own}.{os.getpid()}.tmp"
-                shutil.copyfile(os.path.join(folder, name), draft)
-                os.replace(draft, own)
+            own = os.path.join(folder, f"{prefix}{rank}_{name.removeprefix(f'{prefix}0_')}")
+            if name.startswith(f"{prefix}0_") and not os.path.exists(own):
+                temporary = f"{own}.{os.getpid()}.tmp"
+                shutil.copyfile(os.path.join(folder, name), temporary)
+                os.replace(temporary, own)
 
-    def compiling(self) -> None:
+    def begin_compile(self) -> None:
         """An outermost compile begins."""
         self.wait()
-        self.begun = time.monotonic_ns()
+        self.compile_started = time.monotonic_ns()
 
-    def compiled(self) -> None:
+    def end_compile(self) -> None:
         """And ends: the launcher learns that there may be something to save."""
-        if not self.folder or not self.begun:
+        if not self.folder or not self.compile_started:
             return
         pid = os.getpid()
         if pid != self.pid:  # forked: what was compiled before is not its own
-            self.pid, self.seconds = pid, 0.0
-        self.seconds += (time.monotonic_ns() - self.begun) / 1e9
-        self.begun = 0
-        told = {"rank": recorder.rank, "seconds": self.seconds, "key": self.key}
-        _put(self._path("made", str(pid)), told)
+            self.pid, self.compile_seconds = pid, 0.0
+        self.compile_seconds += (time.monotonic_ns() - self.compile_started) / 1e9
+        self.compile_started = 0
+        message = {"rank": recorder.rank, "seconds": self.compile_seconds, "key": self.key}
+        _put(self._path("made", str(pid)), message)
 
-    def _path(self, what: str, of: str) -> str:
-        return os.path.join(self.folder, "talk", f"{what}-{of}.json")
+    def _path(self, kind: str, key: str) -> str:
+        return os.path.join(self.folder, "talk", f"{kind}-{key}.json")
 
 
 cache_client = CacheClient()
@@ -141,7 +141,7 @@ cache_client = CacheClient()
 
 def torch_loaded(torch: ModuleType) -> None:
     """torch"""
-    cache_client.ask(torch)
+    cache_client.request(torch)
 
 
 def install_callback(callback: ModuleType) -> None:
@@ -149,13 +149,13 @@ def install_callback(callback: ModuleType) -> None:
     handler = callback.callback_handler
 
     def start(original: Callable[..., Any], args: Any) -> Any:
-        guard("cached", cache_client.compiling)
+        guard("cached", cache_client.begin_compile)
         trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
         guard("turns", compile_queue.begin, trigger, str(getattr(args, "compile_id", "")))
         return original(args)
 
     def end(original: Callable[..., Any], args: Any) -> Any:
-        guard("cached", cache_client.compiled)
+        guard("cached", cache_client.end_compile)
         guard("turns", compile_queue.end)
         return original(args)
 
@@ -167,13 +167,13 @@ def install_triton(compiler: ModuleType) -> None:
     """triton.compiler.compiler: kernels that are compiled without torch.compile."""
 
     def compile_(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if cache_client.begun:  # a part of what torch compiles
+        if cache_client.compile_started:  # a part of what torch compiles
             return original(*args, **kwargs)
-        guard("cached", cache_client.compiling)
+        guard("cached", cache_client.begin_compile)
         try:
             return original(*args, **kwargs)
         finally:
-            guard("cached", cache_client.compiled)
+            guard("cached", cache_client.end_compile)
 
     wrap(compiler, "compile", compile_)
     if getattr(getattr(compiler, "triton_key", None), "__module__", "") == compiler.__name__:
@@ -188,22 +188,22 @@ def install_isa(isa: ModuleType) -> None:
 
     def check(original: Callable[..., Any], self: Any, code: str) -> Any:
         path = guard("cached", _build_result_path, isa, self, code)
-        known = guard("cached", _read_build, path) if path else None
-        if known is not None:
-            return known
-        found = original(self, code)
+        cached = guard("cached", _read_build, path) if path else None
+        if cached is not None:
+            return cached
+        result = original(self, code)
         if path:
-            guard("cached", _put_text, path, "1" if found else "0")
-        return found
+            guard("cached", _put_text, path, "1" if result else "0")
+        return result
 
     wrap(isa.VecISA, "check_build", check)
 
 
-def _build_result_path(isa: ModuleType, of: Any, code: str) -> str:
+def _build_result_path(isa: ModuleType, vec_isa: Any, code: str) -> str:
     """The file that says whether this code builds and loads here."""
-    built = isa._get_isa_dry_compile_fingerprint(of.build_arch_flags())
-    told = "\0".join((code, built, host_facts.cpu_features()))
-    name = hashlib.sha256(told.encode()).hexdigest()[:40]
+    built = isa._get_isa_dry_compile_fingerprint(vec_isa.build_arch_flags())
+    text = "\0".join((code, built, host_facts.cpu_features()))
+    name = hashlib.sha256(text.encode()).hexdigest()[:40]
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return os.path.join(folder, "isa", name) if folder else ""
 
@@ -268,7 +268,7 @@ def install_pool(async_compile: ModuleType) -> None:
     """
 
     def wakeup(original: Callable[..., Any], kind: type) -> Any:
-        return None if guard("cached", cache_client.complete) else original(kind)
+        return None if guard("cached", cache_client.has_exact_archive) else original(kind)
 
     if hasattr(async_compile.AsyncCompile, "wakeup"):
         wrap(async_compile.AsyncCompile, "wakeup", wakeup)
@@ -283,20 +283,20 @@ def _cache_key_function(module: ModuleType, name: str) -> None:
     """The hash of a package's files, hundreds of megabytes: asked for before the first lookup."""
     if not hasattr(module, name):
         return
-    known: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     package = sys.modules[module.__name__.partition(".")[0]]
-    signed = BackgroundValue(
+    package_key = BackgroundValue(
         partial(host_facts.package_digest, os.path.dirname(str(package.__file__)))
     )
 
     def key(original: Callable[..., Any]) -> Any:
-        if name not in known:
-            path = guard("cached", _key_path, name, signed)
-            found = guard("cached", _read_key, path) if path else None
-            known[name] = original() if found is None else found
-            if path and found is None:
-                guard("cached", _write_key, path, known[name])
-        return known[name]
+        if name not in keys:
+            path = guard("cached", _key_path, name, package_key)
+            cached = guard("cached", _read_key, path) if path else None
+            keys[name] = original() if cached is None else cached
+            if path and cached is None:
+                guard("cached", _write_key, path, keys[name])
+        return keys[name]
 
     wrap(module, name, key)
 
@@ -305,21 +305,21 @@ class BackgroundValue:
     """What a call gives, worked out beside the rest of the start."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self._call, self._found = call, None
+        self._call, self._value = call, None
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):
-            self._found = self._call()
+            self._value = self._call()
 
     def result(self) -> Any:
         """Waits for it; a fork may have lost the thread."""
         self._thread.join()
-        return self._call() if self._found is None else self._found
+        return self._call() if self._value is None else self._value
 
 
-def _key_path(name: str, signed: BackgroundValue) -> str:
+def _key_path(name: str, package_key: BackgroundValue) -> str:
     """The file that has the key, as long as the package's files are as old and as long as now.
 
     That is what Python itself goes by when it takes bytecode for that of a source.
@@ -327,7 +327,7 @@ def _key_path(name: str, signed: BackgroundValue) -> str:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if not folder or not cache_client.answered:
         return ""
-    return os.path.join(folder, "keys", f"{name}-{signed.result()}")
+    return os.path.join(folder, "keys", f"{name}-{package_key.result()}")
 
 
 def _read_key(path: str) -> str | bytes | None:
@@ -351,8 +351,8 @@ def install_profile(pgo: ModuleType) -> None:
         return
 
     def content(original: Callable[..., Any], cell: Any) -> Any:
-        known = guard("cached", _cell_hash, cell)
-        return original(cell) if known is None else known
+        digest = guard("cached", _cell_hash, cell)
+        return original(cell) if digest is None else digest
 
     wrap(pgo, "_get_cell_hash_content", content)
 
@@ -366,8 +366,8 @@ def _cell_hash(cell: Any) -> int:
     if code is None:
         return 0
     name = getattr(code, "co_qualname", code.co_name)
-    signed = f"{name}{code.co_code!r}".encode()
-    return int.from_bytes(hashlib.sha256(signed).digest()[:7], "big")
+    text = f"{name}{code.co_code!r}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
 
 
 def _use_own_folders(folder: str) -> None:

@@ -22,10 +22,10 @@ SHARED_TRIGGERS = (
     "LAZY_BACKWARD",
 )  # other triggers run kernels, and may meet the other ranks
 CORES_PER_RANK = 2  # a rank that compiles keeps so many busy
-PATIENCE_S = 600.0
-LOOK_S = 0.01
+TIMEOUT_S = 600.0
+POLL_S = 0.01
 HELPED_SHARE = 0.5  # of the first rank's time: who needs more has compiled it all himself
-GRACE_S = 1800.0  # at most, for the collectives after the compiles of one step
+MAX_GRANT_S = 1800.0  # at most, for the collectives after the compiles of one step
 MIN_GRANT_S = 1.0  # what is shorter does not matter to a timeout of minutes
 
 
@@ -35,17 +35,17 @@ class CompileQueue:
     def __init__(self) -> None:
         self.path = ""  # of the turn that this rank has
         self.waited_s = 0.0  # what the first one took, while this one waited
-        self.begun = 0.0
-        self.helps = True
-        self.entered = 0.0  # the compile that is going on, or the wait before it
+        self.compile_started = 0.0
+        self.waiting_helps = True
+        self.queued_at = 0.0  # the compile that is going on, or the wait before it
         self.step = 0  # of which
         self.granted_s = 0.0  # was granted to collectives already
 
     def begin(self, trigger: str, compile_id: str) -> None:
         """An outermost compile begins: take the turn, or let another rank go first."""
-        self.begun, self.waited_s = time.monotonic(), 0.0
-        self.entered = self.begun
-        if trigger not in SHARED_TRIGGERS or not self.helps or not worth_waiting():
+        self.compile_started, self.waited_s = time.monotonic(), 0.0
+        self.queued_at = self.compile_started
+        if trigger not in SHARED_TRIGGERS or not self.waiting_helps or not worth_waiting():
             return
         path = _turn_path(trigger, compile_id)
         try:
@@ -54,8 +54,8 @@ class CompileQueue:
                 file.write(str(os.getpid()))
             self.path = path
         except FileExistsError:
-            self._let_go_first(path)
-            self.begun = time.monotonic()
+            self._wait_for_first(path)
+            self.compile_started = time.monotonic()
 
     def end(self) -> None:
         """It is over."""
@@ -63,11 +63,11 @@ class CompileQueue:
             os.replace(self.path, f"{self.path}.done")
             self.path = ""
         elif self.waited_s:
-            took = time.monotonic() - self.begun
-            self.helps = took < HELPED_SHARE * self.waited_s or took < 1.0
-        self._spare_the_early(time.monotonic() - self.entered)
+            seconds = time.monotonic() - self.compile_started
+            self.waiting_helps = seconds < HELPED_SHARE * self.waited_s or seconds < 1.0
+        self._extend_collective_timeout(time.monotonic() - self.queued_at)
 
-    def _spare_the_early(self, took: float) -> None:
+    def _extend_collective_timeout(self, compile_s: float) -> None:
         """More time for the next collectives, on this rank: the others may compile as long, one
         after the other.
 
@@ -76,22 +76,22 @@ class CompileQueue:
         """
         if self.step != step_clock.steps:
             self.step, self.granted_s = step_clock.steps, 0.0
-        seconds = min(took * _local_ranks(), GRACE_S - self.granted_s)
+        seconds = min(compile_s * _local_ranks(), MAX_GRANT_S - self.granted_s)
         if seconds >= MIN_GRANT_S:
             self.granted_s += seconds
-            extend_timeouts(seconds)
+            extend_collective_timeouts(seconds)
 
-    def _let_go_first(self, path: str) -> None:
+    def _wait_for_first(self, path: str) -> None:
         if os.path.exists(f"{path}.done"):
             return
-        opened = recorder.begin(SPAN, what="wait")
+        span = recorder.begin(SPAN, what="wait")
         since = time.monotonic()
-        while not os.path.exists(f"{path}.done") and time.monotonic() - since < PATIENCE_S:
+        while not os.path.exists(f"{path}.done") and time.monotonic() - since < TIMEOUT_S:
             if not _is_alive(path):
                 break
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         self.waited_s = time.monotonic() - since
-        recorder.end(opened)
+        recorder.end(span)
 
 
 compile_queue = CompileQueue()
@@ -119,7 +119,7 @@ def _local_ranks() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
-def extend_timeouts(seconds: float) -> None:
+def extend_collective_timeouts(seconds: float) -> None:
     """Of the next collective of each group of NCCL."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -43,7 +43,7 @@ def install(cuda: ModuleType) -> None:
     wrap(cuda, "_lazy_init", _lazy_init)
     step_clock.before_flush.append(lambda: guard("device", write_drains))
     step_clock.on_wait.append(lambda *wait: bool(guard("device", _note_wait, *wait)))
-    step_clock.on_evaluated.append(lambda *interval: guard("device", _drop, *interval))
+    step_clock.on_evaluation.append(lambda *interval: guard("device", _drop, *interval))
 
 
 def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -84,12 +84,12 @@ def write_drains() -> None:
         return
     while _pending and _pending[0].second.query():
         wait = _pending.pop(0)
-        still = int(wait.first.elapsed_time(wait.second) * 1e6)
+        idle_ns = int(wait.first.elapsed_time(wait.second) * 1e6)
         length = wait.end - wait.start
         if wait.short:
-            step_clock.add_wait(min(max(still, 0), length), wait.end)
-        elif length - still >= MIN_DRAIN_NS:
-            recorder.emit("drain", wait.start, ns=length - max(still, 0))
+            step_clock.add_wait(min(max(idle_ns, 0), length), wait.end)
+        elif length - idle_ns >= MIN_DRAIN_NS:
+            recorder.emit("drain", wait.start, ns=length - max(idle_ns, 0))
 
 
 def _drop(start: int, end: int) -> None:
@@ -97,14 +97,14 @@ def _drop(start: int, end: int) -> None:
     _pending[:] = [w for w in _pending if not (w.short and start <= w.start < end)]
 
 
-def _note_wait(start: int, end: int, tail: Any, ended: bool) -> bool:
+def _note_wait(start: int, end: int, marker: Any, ended: bool) -> bool:
     """A wait for data in the loop; True when it was no stall, or will be counted later."""
     if _cuda is None or not is_in_loop() or _cuda.is_current_stream_capturing():
         return False
     short = end - start < step_clock.LONG_WAIT
     step_clock.mark_device = mark_queue if end - start >= step_clock.SHORT_WAIT else None
-    if tail is not None:
-        note_drain(tail, start, end, short=short)
+    if marker is not None:
+        note_drain(marker, start, end, short=short)
         return short
     busy = not _cuda.current_stream().query()
     if busy and not short:

@@ -26,11 +26,11 @@ class Evaluation:
 
     def __init__(self) -> None:
         self.since = 0
-        self.last = 0
+        self.last_activity = 0
         self.module: Callable[[], Any] = lambda: None
         self.span: int | None = None
-        self.tail: Any = None
-        self.left = False  # gradients are back on
+        self.marker: Any = None
+        self.grad_restored = False  # gradients are back on
         # Modules that stay in eval mode while others train; by id, as not all can be hashed.
         self.frozen: dict[int, weakref.ref[Any]] = {}
 
@@ -42,10 +42,10 @@ class Evaluation:
         self._begin(monotonic_ns())
 
     def _is_frozen(self, module: Any) -> bool:
-        known = self.frozen.get(id(module))
-        return known is not None and known() is module
+        reference = self.frozen.get(id(module))
+        return reference is not None and reference() is module
 
-    def waited(self, start: int, end: int, tail: Any, ended: bool) -> bool:
+    def on_wait(self, start: int, end: int, marker: Any, ended: bool) -> bool:
         """A batch was read; True when it was for evaluation."""
         if not is_in_loop():
             return False
@@ -54,7 +54,7 @@ class Evaluation:
                 self._begin(start)
             if self.span is None:
                 self.span = recorder.begin("evaluation", self.since)
-            self.last, self.left = end, False
+            self.last_activity, self.grad_restored = end, False
             if not ended:
                 step_clock.not_for_training()
             return True
@@ -62,14 +62,14 @@ class Evaluation:
             return False
         module = self.module()
         if module is not None and not module.training:
-            self.last = end  # gradients on, but the model is still in eval mode
+            self.last_activity = end  # gradients on, but the model is still in eval mode
             if not ended:
                 step_clock.not_for_training()
             return True
-        self.finish(self.last or start)
+        self.finish(self.last_activity or start)
         return False
 
-    def stepped(self, t: int) -> None:
+    def on_step(self, t: int) -> None:
         """Training went on."""
         if not self.since:
             return
@@ -79,7 +79,7 @@ class Evaluation:
                 self.frozen[id(module)] = weakref.ref(module)
             self._forget()
             return
-        self.finish(self.last or self.since)
+        self.finish(self.last_activity or self.since)
 
     def finish(self, end: int) -> None:
         """The evaluation ended at `end`."""
@@ -87,37 +87,37 @@ class Evaluation:
             recorder.end(self.span, end)
         elif end > self.since:
             recorder.span("evaluation", self.since, end)
-        guard("device", device.note_drain, self.tail, self.since, end)
+        guard("device", device.note_drain, self.marker, self.since, end)
         self._forget()
 
     def at_end(self) -> None:
         """The process ends while it evaluates."""
         if self.since and self.span is not None:
             self.finish(monotonic_ns())
-        elif self.since and self.last:
-            self.finish(self.last)
+        elif self.since and self.last_activity:
+            self.finish(self.last_activity)
 
     def _begin(self, t: int) -> None:
         if self.since:
             return
-        self.since, self.last, self.left = t, 0, False
-        self.tail = guard("device", device.mark_queue)
+        self.since, self.last_activity, self.grad_restored = t, 0, False
+        self.marker = guard("device", device.mark_queue)
         step_clock.force_slow_path()
 
     def _forget(self) -> None:
-        self.since = self.last = 0
+        self.since = self.last_activity = 0
         self.module = lambda: None
-        self.span = self.tail = None
+        self.span = self.marker = None
         step_clock.resume_fast_path()
 
-    def left_no_grad(self) -> None:
+    def on_grad_enabled(self) -> None:
         """Gradients are back on, or will be."""
         if not guard("evaluation", is_in_loop):
             return
         module = self.module()
-        if self.left and (module is None or module.training):
+        if self.grad_restored and (module is None or module.training):
             return
-        self.last, self.left = monotonic_ns(), step_clock.grad_enabled()
+        self.last_activity, self.grad_restored = monotonic_ns(), step_clock.grad_enabled()
 
 
 evaluation = Evaluation()
@@ -126,23 +126,23 @@ evaluation = Evaluation()
 def install_grad_mode(grad_mode: ModuleType) -> None:
     """torch.autograd.grad_mode"""
     for name in ("no_grad", "inference_mode"):
-        _watch_exit(getattr(grad_mode, name))
+        _wrap_exit(getattr(grad_mode, name))
 
 
-def _watch_exit(kind: Any) -> None:
+def _wrap_exit(kind: Any) -> None:
     original, current = kind.__exit__, evaluation
 
     def __exit__(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> Any:
         result = original(self, exc_type, exc_value, traceback)
         if current.since:
-            current.left_no_grad()
+            current.on_grad_enabled()
         return result
 
     # TorchScript compiles this method from its source, with the names of its module: both stay.
-    looks = FunctionType(
+    exit_function = FunctionType(
         __exit__.__code__, original.__globals__, "__exit__", None, __exit__.__closure__
     )
-    kind.__exit__ = functools.wraps(original)(looks)
+    kind.__exit__ = functools.wraps(original)(exit_function)
 
 
 def install(module: ModuleType) -> None:
@@ -153,6 +153,6 @@ def install(module: ModuleType) -> None:
         return original(module)
 
     wrap(module.Module, "eval", around)
-    step_clock.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
-    step_clock.on_read.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
+    step_clock.on_step.append(lambda t: guard("evaluation", evaluation.on_step, t))
+    step_clock.on_read.append(lambda *wait: bool(guard("evaluation", evaluation.on_wait, *wait)))
     recorder.at_end.append(lambda: guard("evaluation", evaluation.at_end))

@@ -63,8 +63,10 @@ def _version(parameter: Any) -> tuple[Callable[[], Any], int]:
 
 def _is_written(before: tuple[Callable[[], Any], int], parameter: Any) -> bool:
     """A gradient that was only set to None was not written."""
-    (old, old_version), (new, version) = before, _version(parameter)
-    return new() is not None and (new() is not old() or version != old_version)
+    (old_gradient, old_version), (new_gradient, new_version) = before, _version(parameter)
+    return new_gradient() is not None and (
+        new_gradient() is not old_gradient() or new_version != old_version
+    )
 
 
 def install_dataloader(dataloader: ModuleType) -> None:
@@ -78,6 +80,6 @@ def _make_iterator(original: Callable[..., Any], self: Any) -> Any:
     """Workers are started here; what that takes is part of the wait."""
     guard("data", recorder.start)
     start = monotonic_ns()
-    made = original(self)
+    iterator = original(self)
     guard("data", step_clock.note_new_iterator, start, monotonic_ns())
-    return made
+    return iterator

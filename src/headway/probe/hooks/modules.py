@@ -24,45 +24,45 @@ class Construction:
 
     def __init__(self) -> None:
         self.span: int | None = None
-        self.last = 0
-        self.over = False  # the first step is made
+        self.last_registration = 0
+        self.finished = False  # the first step is made
 
-    def module_begun(self) -> None:
+    def on_module_init(self) -> None:
         """A module's `__init__` has been entered."""
-        if self.over or self.span is not None or inside(SPAN) or inside("compile"):
+        if self.finished or self.span is not None or inside(SPAN) or inside("compile"):
             return
         if recorder.thread() == 0:
             recorder.start()
             self.span = recorder.begin(SPAN, what="nn.Module")
-            self.last = monotonic_ns()
+            self.last_registration = monotonic_ns()
 
-    def part_made(self, *_: Any) -> None:
+    def on_registration(self, *_: Any) -> None:
         """A parameter, a buffer or a child module has been registered."""
         if not patching.tracing():
-            self.last = monotonic_ns()
+            self.last_registration = monotonic_ns()
 
-    def settle(self) -> None:
+    def close_span(self) -> None:
         """Something else begins: what was built, was built when its last part was made."""
         if self.span is not None and recorder.thread() == 0:
             span, self.span = self.span, None
-            recorder.end(span, self.last)
+            recorder.end(span, self.last_registration)
 
 
 def install(module: ModuleType) -> None:
     """torch.nn.modules.module"""
     construction = Construction()
-    module.register_module_parameter_registration_hook(construction.part_made)
-    module.register_module_buffer_registration_hook(construction.part_made)
-    module.register_module_module_registration_hook(construction.part_made)
+    module.register_module_parameter_registration_hook(construction.on_registration)
+    module.register_module_buffer_registration_hook(construction.on_registration)
+    module.register_module_module_registration_hook(construction.on_registration)
     wrap(module.Module, "__init__", _wrap_init(construction))
     for name in ("to", "cuda"):
         spanned(module.Module, name, SPAN, until_first_step=True)
-    recorder.before_span.append(lambda: guard("modules", construction.settle))
-    recorder.at_end.append(lambda: guard("modules", construction.settle))
+    recorder.before_span.append(lambda: guard("modules", construction.close_span))
+    recorder.at_end.append(lambda: guard("modules", construction.close_span))
 
     def first_step(_: int) -> None:
-        construction.settle()
-        construction.over = True
+        construction.close_span()
+        construction.finished = True
 
     step_clock.on_first_step.append(lambda t: guard("modules", first_step, t))
     evaluation.install(module)
@@ -70,7 +70,7 @@ def install(module: ModuleType) -> None:
 
 def _wrap_init(construction: Construction) -> Callable[..., Any]:
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        guard("modules", construction.module_begun)
+        guard("modules", construction.on_module_init)
         original(*args, **kwargs)
 
     return around

@@ -20,6 +20,16 @@ from headway.probe.patching import spanned, wrap
 from headway.probe.recorder import guard, recorder
 
 SPAN = "process_group_init"
+MAX_GROUPS = 4096  # groups of a process that are followed
+MAX_ROWS = 50  # of each kind in one event
+MAX_SITES = 1000  # calls by place and kind that are told apart
+MAX_EVENTS = 20  # events of a process
+SITE_FIELDS = ("where", "what", "desc", "backend", "size")
+ZEROS = dict.fromkeys(
+    ("calls", "ns", "made", "used", "unused", "again", "other_ns", "unused_ns", "again_ns"), 0
+)
+LOOK_NS = 10_000_000_000  # between two looks at what is used by now
+GLOO_RELEASE_S = 0.02
 
 
 def install(c10d: ModuleType) -> None:
@@ -52,15 +62,15 @@ def install_events(events: ModuleType) -> None:
 
 def _agent_event(event: Any) -> None:
     metadata = getattr(event, "metadata", None) or {}
-    kept = {
+    fields = {
         key: metadata[key]
         for key in ("state", "agent_restarts", "duration_ms", "global_rank", "group_rank")
         if metadata.get(key) is not None
     }
     recorder.start()
-    recorder.emit("agent", name=str(getattr(event, "name", "")), **kept)
-    if kept.get("state") == "START":
-        guard("imported", recorder.imported)
+    recorder.emit("agent", name=str(getattr(event, "name", "")), **fields)
+    if fields.get("state") == "START":
+        guard("imported", recorder.log_imports)
 
 
 def install_failures(errors: ModuleType) -> None:
@@ -101,19 +111,6 @@ def install_spawn(spawn: ModuleType) -> None:
     wrap(spawn, "_wrap", run)
 
 
-SPLIT_SPAN = "process_group_init"
-MAX_GROUPS = 4096  # groups of a process that are followed
-MAX_ROWS = 50  # of each kind in one event
-MAX_SITES = 1000  # calls by place and kind that are told apart
-MAX_EVENTS = 20  # events of a process
-SITE_FIELDS = ("where", "what", "desc", "backend", "size")
-ZEROS = dict.fromkeys(
-    ("calls", "ns", "made", "used", "unused", "again", "other_ns", "unused_ns", "again_ns"), 0
-)
-LOOK_NS = 10_000_000_000  # between two looks at what is used by now
-GLOO_RELEASE_S = 0.02
-
-
 @dataclass(slots=True, eq=False)
 class GroupRecord:
     """One call that makes a group."""
@@ -124,7 +121,7 @@ class GroupRecord:
     backend: str
     size: int
     ns: int
-    again: bool  # a group of these ranks and this backend was there
+    duplicate: bool  # a group of these ranks and this backend was there
     group: Callable[[], Any] | None  # a weak reference; None where this rank is no member
     ranks: tuple[int, ...] = ()  # where it is
     name: str = ""
@@ -140,61 +137,63 @@ class Communication:
     """All of this process."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Nothing was made yet by this process."""
         self.pid = recorder.pid
-        self.made: list[GroupRecord] = []
-        self.living: dict[str, GroupRecord] = {}  # by the name that torch gave
+        self.records: list[GroupRecord] = []
+        self.by_name: dict[str, GroupRecord] = {}  # by the name that torch gave
         self.idle: dict[int, GroupRecord] = {}  # by the id of the group: no use of it is known
         self.calls: dict[tuple[str, str], list[int]] = {}  # -> times, ns, bytes
         self.busy: dict[int, int] = {}  # thread -> bytes, while it is in a call
-        self.told = 0
-        self.look_at = 0
+        self.events_sent = 0
+        self.next_look = 0
         self.dropped = 0  # groups beyond those that are followed
 
-    def own(self) -> None:
+    def _reset_if_forked(self) -> None:
         """What a zygote or a parent has made is not this process's."""
         if self.pid != recorder.pid:
-            self.forget()
+            self.reset()
 
-    def took(self, what: str, c10d: Any, asked: dict[str, Any], group: Any, ns: int) -> None:
+    def group_made(
+        self, what: str, c10d: Any, arguments: dict[str, Any], group: Any, ns: int
+    ) -> None:
         """A group was made; `group` is no group where this rank is not in it."""
-        self.own()
-        if len(self.made) >= MAX_GROUPS:
+        self._reset_if_forked()
+        if len(self.records) >= MAX_GROUPS:
             self.dropped += 1
             return
         member = hasattr(group, "group_name")
-        backend = c10d.get_backend(group) if member else asked.get("backend")
+        backend = c10d.get_backend(group) if member else arguments.get("backend")
         ranks = c10d.get_process_group_ranks(group) if member else ()
-        one = GroupRecord(
+        record = GroupRecord(
             where=stacks.calling_line(),
             what=what,
-            desc=str(asked.get("group_desc") or "")[:100],
+            desc=str(arguments.get("group_desc") or "")[:100],
             backend=str(backend or c10d.get_backend()),
-            size=len(ranks) or _requested_size(c10d, asked),
+            size=len(ranks) or _requested_size(c10d, arguments),
             ns=ns,
-            again=False,
+            duplicate=False,
             group=weakref.ref(group) if member else None,
             ranks=tuple(ranks),
         )
         if member:
-            one.name, one.used = group.group_name, False
-            one.again = self._is_there(one, c10d)
-            self.living[one.name] = self.idle[id(group)] = one
-        self.made.append(one)
+            record.name, record.used = group.group_name, False
+            record.duplicate = self._is_there(record, c10d)
+            self.by_name[record.name] = self.idle[id(group)] = record
+        self.records.append(record)
 
     def _is_there(self, new: GroupRecord, c10d: Any) -> bool:
         if len(new.ranks) == c10d.get_world_size() and new.backend == c10d.get_backend():
             return True
         return any(
-            old.ranks == new.ranks and old.backend == new.backend for old in self.living.values()
+            old.ranks == new.ranks and old.backend == new.backend for old in self.by_name.values()
         )
 
     def called(self, what: str, ns: int, sent: int) -> None:
         """A call before the first step is over."""
-        self.own()
+        self._reset_if_forked()
         key = (stacks.calling_line(), what)
         if key not in self.calls and len(self.calls) >= MAX_SITES:
             key = ("", what)
@@ -205,42 +204,42 @@ class Communication:
 
     def mark_used(self, group: Any) -> None:
         """By a point-to-point call, which NCCL does not count."""
-        made = self.idle.pop(id(group), None)
-        if made is not None:
-            made.used = True
+        record = self.idle.pop(id(group), None)
+        if record is not None:
+            record.used = True
 
-    def gone(self, name: str | None) -> None:
+    def group_destroyed(self, name: str | None) -> None:
         """A group is about to be destroyed, or all of them."""
         self.look()
-        for one in [name] if name is not None else list(self.living):
-            self.living.pop(one, None)
-        still = self.living.values()
-        self.idle = {key: one for key, one in self.idle.items() if one in still}
+        for destroyed in [name] if name is not None else list(self.by_name):
+            self.by_name.pop(destroyed, None)
+        remaining = self.by_name.values()
+        self.idle = {key: record for key, record in self.idle.items() if record in remaining}
 
     def look(self) -> bool:
         """Whether a group is in use that was not at the last look."""
-        fresh = False
-        for one in list(self.living.values()):
-            group = one.group() if one.group is not None and not one.used else None
+        changed = False
+        for record in list(self.by_name.values()):
+            group = record.group() if record.group is not None and not record.used else None
             if group is not None:
-                one.used = _is_used(group)
-                fresh = fresh or one.used is True
-        return fresh
+                record.used = _is_used(group)
+                changed = changed or record.used is True
+        return changed
 
     def stepped(self, t: int) -> None:
         """In the slow path of a step."""
-        if t >= self.look_at and self.living:
-            self.look_at = t + LOOK_NS
-            if self.look() and self.told < MAX_EVENTS:
-                self.tell("steps")
+        if t >= self.next_look and self.by_name:
+            self.next_look = t + LOOK_NS
+            if self.look() and self.events_sent < MAX_EVENTS:
+                self.emit("steps")
 
-    def tell(self, at: str) -> None:
+    def emit(self, at: str) -> None:
         """All sums up to now: the last such event of a journal counts."""
-        self.own()
-        if not self.made and not self.calls:
+        self._reset_if_forked()
+        if not self.records and not self.calls:
             return
         self.look()
-        self.told += 1
+        self.events_sent += 1
         groups = sorted(self._rows(), key=lambda row: -row["ns"])
         calls: list[dict[str, Any]] = [
             {"where": where, "what": what, "times": times, "ns": ns, "bytes": sent}
@@ -257,32 +256,32 @@ class Communication:
 
     def _rows(self) -> list[dict[str, Any]]:
         rows: dict[tuple[str, str, str, str, int], dict[str, Any]] = {}
-        for one in list(self.made):
+        for record in list(self.records):
             row = rows.setdefault(
-                one.site, {**dict(zip(SITE_FIELDS, one.site, strict=True)), **ZEROS}
+                record.site, {**dict(zip(SITE_FIELDS, record.site, strict=True)), **ZEROS}
             )
             row["calls"] += 1
-            row["ns"] += one.ns
-            if one.group is None:
-                row["other_ns"] += one.ns
+            row["ns"] += record.ns
+            if record.group is None:
+                row["other_ns"] += record.ns
                 continue
             row["made"] += 1
-            row["used"] += one.used is True
-            if one.used is False:
+            row["used"] += record.used is True
+            if record.used is False:
                 row["unused"] += 1
-                row["unused_ns"] += one.ns
-            elif one.again:
+                row["unused_ns"] += record.ns
+            elif record.duplicate:
                 row["again"] += 1
-                row["again_ns"] += one.ns
+                row["again_ns"] += record.ns
         return list(rows.values())
 
 
 communication = Communication()
 
 
-def _requested_size(c10d: Any, asked: dict[str, Any]) -> int:
-    parts = asked.get("split_ranks")
-    ranks = parts[0] if parts else asked.get("ranks")
+def _requested_size(c10d: Any, arguments: dict[str, Any]) -> int:
+    parts = arguments.get("split_ranks")
+    ranks = parts[0] if parts else arguments.get("ranks")
     if ranks is None:
         return int(c10d.get_world_size())
     return len(ranks) if hasattr(ranks, "__len__") else 0
@@ -291,7 +290,7 @@ def _requested_size(c10d: Any, asked: dict[str, Any]) -> int:
 def _is_used(group: Any) -> bool | None:
     try:
         devices = group._device_types
-        counts = [group._get_backend(one)._get_sequence_number_for_group() for one in devices]
+        counts = [group._get_backend(device)._get_sequence_number_for_group() for device in devices]
     except Exception:
         return None  # this backend does not count
     return any(counts)
@@ -301,7 +300,7 @@ def install_groups(c10d: ModuleType) -> None:
     """torch.distributed.distributed_c10d"""
     wrap(c10d, "new_group", _group_wrapper("new_group", c10d))
     wrap(c10d, "split_group", _group_wrapper("split_group", c10d))
-    spanned(c10d, "split_group", SPLIT_SPAN)
+    spanned(c10d, "split_group", SPAN)
     wrap(c10d, "destroy_process_group", _destroy)
     # Of the class, as torch compares the functions `isend` and `irecv` by identity.
     for name in ("send", "recv", "recv_anysource"):
@@ -319,9 +318,9 @@ def install_groups(c10d: ModuleType) -> None:
             wrap(c10d, name, _call_wrapper(name))
     if hasattr(c10d, "_object_to_tensor"):  # else the bytes are not known
         wrap(c10d, "_object_to_tensor", _count_pickled)
-    step_clock.on_first_step.append(lambda t: guard("groups", communication.tell, "first_step"))
+    step_clock.on_first_step.append(lambda t: guard("groups", communication.emit, "first_step"))
     step_clock.on_step.append(lambda t: guard("groups", communication.stepped, t))
-    recorder.at_end.append(lambda: guard("groups", communication.tell, "exit"))
+    recorder.at_end.append(lambda: guard("groups", communication.emit, "exit"))
 
 
 def _group_wrapper(what: str, c10d: Any) -> Callable[..., Any]:
@@ -338,8 +337,8 @@ def _group_wrapper(what: str, c10d: Any) -> Callable[..., Any]:
         finally:
             ns = monotonic_ns() - start
             communication.busy.pop(thread, None)
-        asked = {**dict(zip(names, args, strict=False)), **kwargs}
-        guard("groups", communication.took, what, c10d, asked, group, ns)
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        guard("groups", communication.group_made, what, c10d, arguments, group, ns)
         return group
 
     return around
@@ -347,7 +346,7 @@ def _group_wrapper(what: str, c10d: Any) -> Callable[..., Any]:
 
 def _destroy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     group = args[0] if args else kwargs.get("group")
-    guard("groups", communication.gone, getattr(group, "group_name", None))
+    guard("groups", communication.group_destroyed, getattr(group, "group_name", None))
     if group is None:
         # A thread of gloo may still want the GIL, to let go of a tensor. DDP frees its groups with
         # the GIL held, and waits for that thread: in torch 2.13 the process then never ends.

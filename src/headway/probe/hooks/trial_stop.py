@@ -18,7 +18,7 @@ from headway.probe.patching import after_sdk_steps
 from headway.probe.recorder import guard, recorder
 
 PREFIX = ".stopped"
-PATIENCE_S = 10.0  # for ranks that are behind: what this one sent them must still arrive
+TIMEOUT_S = 10.0  # for ranks that are behind: what this one sent them must still arrive
 
 _installed: set[str] = set()
 
@@ -60,8 +60,8 @@ def _wait_for_others() -> None:
     folder, prefix = os.environ[ENV_FOLDER], f"{PREFIX}-{os.environ.get(ENV_LAUNCH, '')}-"
     with open(os.path.join(folder, f"{prefix}{rank}"), "w"):
         pass
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
         if sum(name.startswith(prefix) for name in os.listdir(folder)) >= world:
             return
         time.sleep(0.01)

@@ -28,7 +28,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def tune(tunings: Tunings, key: int, times: list[Any], kernel: KernelInfo = KERNEL) -> None:
     timings = [Timing({"BLOCK": number}, ms, 0.1) for number, ms in enumerate(times)]
-    tunings.tuned(kernel, [key], "", timings, seconds=0.5, offered=len(times))
+    tunings.record(kernel, [key], "", timings, seconds=0.5, offered=len(times))
 
 
 def test_a_kernel_is_told_once_and_its_configs_by_number(lines: list[dict[str, Any]]) -> None:

@@ -42,69 +42,69 @@ def courier(folder: Path) -> Iterator[None]:
         yield
 
 
-def asked() -> CacheClient:
-    talk = CacheClient()
-    talk.ask(torch())
-    return talk
+def new_client() -> CacheClient:
+    client = CacheClient()
+    client.request(torch())
+    return client
 
 
-def ready(folder: Path, talk: CacheClient) -> None:
-    (folder / f"talk/ready-{talk.key}.json").write_text("{}")
+def ready(folder: Path, client: CacheClient) -> None:
+    (folder / f"talk/ready-{client.key}.json").write_text("{}")
 
 
 def test_the_first_process_says_what_the_machine_is(folder: Path) -> None:
-    talk = asked()
+    client = new_client()
     (path,) = (folder / "talk").iterdir()
-    assert path.name == f"want-{talk.key}.json"
+    assert path.name == f"want-{client.key}.json"
     assert json.loads(path.read_text())["torch"] == "2.13.0"
     before = path.stat().st_mtime_ns
-    asked()
+    new_client()
     assert path.stat().st_mtime_ns == before
 
 
 @pytest.mark.usefixtures("courier")
 @pytest.mark.timeout(30)
 def test_who_compiles_waits_for_the_answer(folder: Path) -> None:
-    talk = asked()
-    threading.Timer(0.1, ready, (folder, talk)).start()
-    talk.compiling()
-    assert (folder / f"talk/ready-{talk.key}.json").exists()
-    assert talk.begun
+    client = new_client()
+    threading.Timer(0.1, ready, (folder, client)).start()
+    client.begin_compile()
+    assert (folder / f"talk/ready-{client.key}.json").exists()
+    assert client.compile_started
 
 
 @pytest.mark.timeout(30)
 def test_nobody_waits_for_a_launcher_that_was_killed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_cache, "LOOK_S", 0)
-    asked().wait()
+    monkeypatch.setattr(compile_cache, "POLL_S", 0)
+    new_client().wait()
     os.unlink(folder / "lock")
-    asked().wait()
+    new_client().wait()
 
 
 @pytest.mark.usefixtures("courier")
 @pytest.mark.timeout(30)
 def test_nobody_waits_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_cache, "PATIENCE_S", 0.1)
-    asked().wait()
+    monkeypatch.setattr(compile_cache, "TIMEOUT_S", 0.1)
+    new_client().wait()
 
 
 @pytest.mark.usefixtures("courier")
 @pytest.mark.timeout(30)
 def test_it_is_waited_for_once(folder: Path) -> None:
-    talk = asked()
-    ready(folder, talk)
-    talk.wait()
-    os.unlink(folder / f"talk/ready-{talk.key}.json")
-    talk.wait()
+    client = new_client()
+    ready(folder, client)
+    client.wait()
+    os.unlink(folder / f"talk/ready-{client.key}.json")
+    client.wait()
 
 
 def test_without_a_launcher_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWAY_COMPILE", raising=False)
-    talk = asked()
-    talk.compiling()
-    talk.compiled()
-    assert not talk.folder
+    client = new_client()
+    client.begin_compile()
+    client.end_compile()
+    assert not client.folder
 
 
 def test_on_another_machine_torch_has_its_own_folders(
@@ -114,33 +114,33 @@ def test_on_another_machine_torch_has_its_own_folders(
     monkeypatch.setenv("HEADWAY_COMPILE", "/not/here")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/not/here/cache")
     monkeypatch.setenv("TRITON_CACHE_DIR", "/not/hereabouts")
-    assert not asked().folder
+    assert not new_client().folder
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
     assert os.environ["TRITON_CACHE_DIR"] == "/not/hereabouts"
 
 
 def test_each_compile_is_told(folder: Path) -> None:
-    talk = asked()
-    ready(folder, talk)
+    client = new_client()
+    ready(folder, client)
     for _ in range(2):
-        talk.compiling()
-        talk.compiled()
+        client.begin_compile()
+        client.end_compile()
     path = folder / f"talk/made-{os.getpid()}.json"
     told = json.loads(path.read_text())
-    assert told["key"] == talk.key and told["seconds"] == talk.seconds > 0
+    assert told["key"] == client.key and told["seconds"] == client.compile_seconds > 0
     path.unlink()
-    talk.compiled()  # none has begun
+    client.end_compile()  # none has begun
     assert not path.exists()
 
 
 def test_a_forked_process_counts_its_own_seconds(folder: Path) -> None:
-    talk = asked()
-    ready(folder, talk)
-    talk.compiling()
-    talk.compiled()
-    talk.seconds, talk.pid = 1000.0, -1  # of a zygote that has rehearsed
-    talk.compiling()
-    talk.compiled()
+    client = new_client()
+    ready(folder, client)
+    client.begin_compile()
+    client.end_compile()
+    client.compile_seconds, client.pid = 1000.0, -1  # of a zygote that has rehearsed
+    client.begin_compile()
+    client.end_compile()
     told = json.loads((folder / f"talk/made-{os.getpid()}.json").read_text())
     assert told["seconds"] < 1000
 
@@ -152,23 +152,23 @@ def test_what_rank_0_has_learned_is_for_all(folder: Path, monkeypatch: pytest.Mo
     (learned / "code_state_train_3_tag_0_.pkl").write_bytes(b"three")
     (learned / "code_state_other_0_.pkl").write_bytes(b"of another job")
     monkeypatch.setenv("RANK", "2")
-    talk = asked()
-    ready(folder, talk)
-    talk.wait()
+    client = new_client()
+    ready(folder, client)
+    client.wait()
     assert (learned / "code_state_train_2_.pkl").read_bytes() == b"zero"
     assert len(list(learned.iterdir())) == 4
     (learned / "code_state_train_2_.pkl").write_bytes(b"two")
-    talk.answered = False
-    talk.wait()
+    client.answered = False
+    client.wait()
     assert (learned / "code_state_train_2_.pkl").read_bytes() == b"two"
 
 
 def test_kernels_of_the_user_are_waited_for_and_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talk = asked()
-    monkeypatch.setattr(compile_cache, "cache_client", talk)
-    ready(folder, talk)
+    client = new_client()
+    monkeypatch.setattr(compile_cache, "cache_client", client)
+    ready(folder, client)
     compiler: Any = ModuleType("triton.compiler.compiler")
     compiler.compile = lambda source: f"compiled {source}"
     compile_cache.install_triton(compiler)
@@ -176,9 +176,9 @@ def test_kernels_of_the_user_are_waited_for_and_told(
     path = folder / f"talk/made-{os.getpid()}.json"
     assert path.exists()
     path.unlink()
-    talk.compiling()
+    client.begin_compile()
     assert compiler.compile("inside") == "compiled inside"
-    assert talk.begun and not path.exists()  # a part of what torch compiles
+    assert client.compile_started and not path.exists()  # a part of what torch compiles
 
 
 def isa_module(answers: list[bool]) -> Any:
@@ -245,7 +245,7 @@ def test_the_hash_of_a_package_is_kept(
     monkeypatch.setitem(sys.modules, "package", package)
     worked_out = []
 
-    def asked() -> Any:
+    def key() -> Any:
         """By another process: nothing but the folder is left."""
         module: Any = ModuleType("package.cache")
         module.triton_key = lambda: worked_out.append(1) or value
@@ -254,11 +254,11 @@ def test_the_hash_of_a_package_is_kept(
         return module.triton_key()
 
     monkeypatch.setattr(compile_cache.cache_client, "answered", False)
-    assert asked() == value and len(worked_out) == 1  # there is no folder yet
+    assert key() == value and len(worked_out) == 1  # there is no folder yet
     monkeypatch.setattr(compile_cache.cache_client, "answered", True)
-    assert asked() == asked() == value and len(worked_out) == 2
+    assert key() == key() == value and len(worked_out) == 2
     source.write_text("other")
-    assert asked() == value and len(worked_out) == 3
+    assert key() == value and len(worked_out) == 3
 
 
 @pytest.mark.parametrize(("level", "woken"), [("exact", 0), ("near", 1), ("miss", 1), (None, 1)])

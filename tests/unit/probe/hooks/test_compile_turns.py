@@ -58,7 +58,7 @@ def test_the_others_wait_until_the_first_is_done(clock: Clock) -> None:
     clock.at[10] = first.end
     second.begin("DYNAMO", "0/0")
     assert clock.sleeps == 10
-    assert second.waited_s == pytest.approx(10 * compile_turns.LOOK_S)
+    assert second.waited_s == pytest.approx(10 * compile_turns.POLL_S)
     third = CompileQueue()
     third.begin("DYNAMO", "0/0")  # finds it done
     assert third.waited_s == 0
@@ -89,9 +89,9 @@ def test_nobody_waits_for_the_dead(folder: Path, clock: Clock) -> None:
 
 def test_who_gained_nothing_waits_no_more(clock: Clock) -> None:
     late = CompileQueue()
-    late.waited_s, late.begun = 10.0, clock.now - 9.0
+    late.waited_s, late.compile_started = 10.0, clock.now - 9.0
     late.end()
-    assert not late.helps
+    assert not late.waiting_helps
     first = CompileQueue()
     first.begin("DYNAMO", "0/0")
     late.begin("DYNAMO", "0/0")
@@ -157,10 +157,10 @@ def test_the_early_rank_gets_as_much_time_as_compiles_take(
     assert len(given) == 1
     compiles(turns, clock, 1000.0)
     compiles(turns, clock, 1000.0)
-    assert sum(given) == pytest.approx(compile_turns.GRACE_S)
+    assert sum(given) == pytest.approx(compile_turns.MAX_GRANT_S)
     monkeypatch.setattr(step_clock, "steps", 7)
     compiles(turns, clock, 5.0)
-    assert sum(given) == pytest.approx(compile_turns.GRACE_S + 20.0)
+    assert sum(given) == pytest.approx(compile_turns.MAX_GRANT_S + 20.0)
 
 
 def test_without_a_process_group_there_is_no_timeout(clock: Clock, given: list[float]) -> None:
