@@ -1,7 +1,7 @@
-"""What an eviction costs: the accelerator-seconds that are lost if a run is evicted now.
+"""The cost of an eviction: accelerator-seconds that are lost if a run is evicted now.
 
-The launcher writes it into the journal while a run goes on, and the ledger has it at the end of
-what was recorded. Both call these functions, so schedulers compare runs by one definition.
+The launcher records it in the journal while a run is active; the ledger computes it for the end of
+the record. Both call these functions, so that schedulers compare runs by one definition.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def eviction_cost(
     preemptions: int = 0,
     repeat: float = 0.0,
 ) -> float:
-    """Accelerator-seconds that are lost if a run is evicted now; the arguments are in seconds.
+    """Return the accelerator-seconds lost if a run is evicted now; arguments are in seconds.
 
-    With `grace` seconds of notice a run that saves in time loses no more than the save.
-    Each earlier preemption adds `repeat` seconds, so that not always the same run is evicted.
+    With `grace` seconds of notice, a run that saves in time loses no more than the save.
+    Each earlier preemption adds `repeat` seconds, so that the same run is not always evicted.
     """
     if save is not None and save <= grace and save < unsaved:
         unsaved = save
@@ -34,41 +34,44 @@ def eviction_cost(
 
 
 def save_time(durations: Sequence[float]) -> float | None:
-    """Until a checkpoint is durable; of the saves of the newest attempt that made one durable."""
+    """Return the 95th percentile of the time until a checkpoint is durable.
+
+    `durations` are those of the newest attempt that has a durable checkpoint.
+    """
     return percentile(durations, 0.95) if durations else None
 
 
 def recovery_time(recoveries: Sequence[float], start: float) -> float:
-    """How long the run would hold accelerators again before it trains.
+    """Return how long the run would hold accelerators again before it trains.
 
-    `recoveries` are those that it had: from the begin of the attempt after an interruption to
-    training, over as many attempts as that took. What came before is not the restart's: until
-    the death was noticed, and until the next attempt began. The `start` of the run stands for
-    them until there is one.
+    `recoveries` are the earlier ones of the run: from the start of the attempt after an
+    interruption to training, over as many attempts as that took. The time until the death was
+    noticed and until the next attempt started is not part of it. Without recoveries, the result
+    is the `start` of the run.
     """
     return statistics.median(recoveries) if recoveries else start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionCost:
-    """What a run would lose, and what that is made of; all but the two counts in seconds."""
+    """What a run would lose, and the parts of that; all but the two counts in seconds."""
 
     accelerators: int
     unsaved: float  # since the newest durable checkpoint, or since the attempt began
     save: float | None  # until a checkpoint is durable, 95th percentile; None: it never saved
     recover: float  # from an interruption to training again
-    preemptions: int  # that it had before
+    preemptions: int  # earlier ones of the run
     lost: float  # accelerator-seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostReport:
-    """A run as it stands, by its launcher; seconds."""
+    """The current state of a run, as its launcher reported it; times in seconds."""
 
     run: str
-    host: str  # of the launcher that speaks
-    job: str | None  # of the scheduler
-    over: bool  # it has ended, or its launcher was killed
+    host: str  # of the launcher that reported
+    job: str | None  # id at the scheduler
+    over: bool  # the run has ended, or its launcher was killed
     accelerators: int
     unsaved: float  # since the newest durable checkpoint, or since the attempt began
     saved: bool  # the attempt has such a checkpoint

@@ -1,4 +1,4 @@
-"""Text for people: durations, percentages, counts, and text of a job made safe to show."""
+"""Formats values for people: durations, percentages, counts, and untrusted text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.units import NS
 
 
 def duration(ns: int) -> str:
-    """Two units at most, so that a column of them reads at a glance: `4 m 02 s`."""
+    """Format with at most two units: `4 m 02 s`."""
     if ns < 0:
         return f"-{duration(-ns)}"
     if ns == 0:
@@ -31,7 +31,7 @@ def duration(ns: int) -> str:
 
 
 def percent(value: float) -> str:
-    """One decimal, and never `0.0 %` or `100.0 %` for what is not quite that."""
+    """Format with one decimal; only the exact values give `0.0 %` and `100.0 %`."""
     if 0 < value < 0.05:
         return "<0.1 %"
     if 99.95 <= value < 100:
@@ -40,7 +40,7 @@ def percent(value: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `3,400 steps`."""
+    """Format a number with its noun: `1 rank`, `2 ranks`, `3,400 steps`."""
     if number == 1:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
@@ -48,13 +48,13 @@ def count(number: int, noun: str) -> str:
 
 
 def truncate_left(text: str, width: int) -> str:
-    """The last `width` characters: of a path the end says most."""
+    """Shorten to `width` characters from the left: the end of a path is the specific part."""
     clean = one_line(text, 10_000)
     return clean if len(clean) <= width else f"...{clean[3 - width :]}"
 
 
 def one_line(text: str, limit: int | None = None) -> str:
-    """Text from a job, safe to show: one line, no secrets, no control characters."""
+    """Return text of a job as one line without secrets, escape sequences or control characters."""
     text = redact.text(_ESCAPES.sub("", text))
     clean = " ".join(printable(text).split())
     if limit is not None and len(clean) > limit:
@@ -63,11 +63,11 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """As long as it was, with a space for each character that could steer a terminal."""
+    """Replace each character that could control a terminal by a space; the length stays."""
     return "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text)
 
 
-# What colors text, moves the cursor or sets the title of a terminal.
+# Sequences that color text, move the cursor or set the title of a terminal.
 _ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
     r"|\x9b[0-?]*[ -/]*[@-~]"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-# What each word of `retry` asks for.
+# The action that each value of `retry` stands for.
 RETRIES = {
-    "swap": "take the node out, then start again from the last checkpoint",
-    "yes": "start again from the last checkpoint",
-    "bounded": "start again, but only a few times without progress",
-    "resume": "submit it again and resume from the last checkpoint",
-    "no": "do not start again before something has changed",
+    "swap": "replace the node, then restart from the last checkpoint",
+    "yes": "restart from the last checkpoint",
+    "bounded": "restart, but only a few times without progress",
+    "resume": "resubmit the job and resume from the last checkpoint",
+    "no": "do not restart until the cause is fixed",
 }
 
 
@@ -24,51 +24,55 @@ class Category(NamedTuple):
 
 CATEGORIES = {
     "gpu_hardware": Category(
-        "infra", "swap", "a GPU, its memory or its links broke: ECC, NVLink, fallen off the bus"
+        "infra", "swap", "a GPU, its memory or its links failed: ECC, NVLink, fallen off the bus"
     ),
     "gpu_driver": Category(
-        "infra", "swap", "the driver or its services on the node do not work: no device to be seen"
+        "infra", "swap", "the GPU driver or its services on the node failed: no device is visible"
     ),
     "network": Category("infra", "yes", "a link, an adapter or a name server failed"),
     "comm_timeout": Category(
-        "ambiguous", "bounded", "a collective waited too long for some rank; why is not known"
+        "ambiguous", "bounded", "a collective timed out waiting for a rank; the cause is not known"
     ),
-    "hang": Category("ambiguous", "bounded", "the job lived but made no progress"),
-    "rendezvous": Category("infra", "yes", "the ranks did not find each other at the start"),
+    "hang": Category("ambiguous", "bounded", "the job was alive but made no progress"),
+    "rendezvous": Category(
+        "infra", "yes", "the ranks could not connect to each other at the start"
+    ),
     "storage": Category("infra", "yes", "a file system or an object store failed to read or write"),
-    "disk_full": Category("ambiguous", "no", "no space or no quota was left to write to"),
-    "preemption": Category("scheduler", "yes", "the scheduler or the cloud took the machines away"),
-    "time_limit": Category("scheduler", "resume", "the job's time was up"),
-    "user_cancel": Category("user", "no", "somebody stopped it"),
-    "node_failure": Category("infra", "yes", "a whole machine died or was lost"),
+    "disk_full": Category("ambiguous", "no", "no disk space or no quota is left"),
+    "preemption": Category(
+        "scheduler", "yes", "the scheduler or the cloud provider reclaimed the machines"
+    ),
+    "time_limit": Category("scheduler", "resume", "the job reached its time limit"),
+    "user_cancel": Category("user", "no", "a user stopped the job"),
+    "node_failure": Category("infra", "yes", "a whole machine failed or was lost"),
     "platform_start": Category(
-        "infra", "bounded", "the container, its image or its volumes could not be made ready"
+        "infra", "bounded", "the container, its image or its volumes could not be set up"
     ),
-    "gpu_oom": Category("user", "no", "the memory of a GPU did not suffice"),
-    "host_oom": Category("user", "bounded", "the memory of a host or a cgroup did not suffice"),
+    "gpu_oom": Category("user", "no", "out of GPU memory"),
+    "host_oom": Category("user", "bounded", "out of memory on a host or in a cgroup"),
     "shm_or_fd_limit": Category(
-        "user", "no", "shared memory, open files, threads or locked memory ran out"
+        "user", "no", "out of shared memory, file descriptors, threads or locked memory"
     ),
-    "data_pipeline": Category("user", "no", "a sample, or the code that reads samples, is bad"),
+    "data_pipeline": Category("user", "no", "a sample, or the code that reads samples, is invalid"),
     "checkpoint": Category(
-        "user", "no", "a checkpoint is damaged, missing or does not fit: fall back to an older one"
+        "user", "no", "a checkpoint is damaged, missing or incompatible: use an older one"
     ),
-    "numerics": Category("user", "no", "the loss or its gradients are no longer numbers"),
+    "numerics": Category("user", "no", "the loss or its gradients are not finite"),
     "cuda_fault": Category(
-        "ambiguous", "bounded", "a kernel did something illegal; if it comes again, swap the node"
+        "ambiguous", "bounded", "a kernel did an illegal operation; if it recurs, replace the node"
     ),
-    "compile": Category("user", "no", "a compiler of kernels or graphs failed"),
+    "compile": Category("user", "no", "a kernel or graph compiler failed"),
     "environment": Category(
-        "user", "no", "a package, a library or its version is missing or does not fit"
+        "user", "no", "a package, a library or its version is missing or incompatible"
     ),
-    "native_crash": Category("ambiguous", "bounded", "a process crashed below Python"),
+    "native_crash": Category("ambiguous", "bounded", "a process crashed in native code"),
     "user_code": Category("user", "no", "the program or its arguments are wrong"),
-    "unknown": Category("ambiguous", "bounded", "nothing told why"),
+    "unknown": Category("ambiguous", "bounded", "the cause is not known"),
 }
 OWNERS = {name: (category.owner, category.retry) for name, category in CATEGORIES.items()}
 
 
-# In the order in which a job passes through them; reports keep this order.
+# In the order of a job; reports keep this order.
 START_STAGES: Final = (
     "scheduling",
     "hardware_setup",

@@ -34,19 +34,19 @@ BUCKETS: Final = (
 
 
 def group(bucket: str) -> str:
-    """The part of a leaf before the dot: `start`, `train`, `waste`, ... or `unknown`."""
+    """Return the part of a bucket before the dot: `start`, `train`, `waste`, ... or `unknown`."""
     return bucket.partition(".")[0]
 
 
 def side(bucket: str) -> Side:
-    """On which side of `100 % = ETT % + idleness % + failure %` a leaf counts."""
+    """Return the side of `100 % = ETT % + idleness % + failure %` on which a bucket counts."""
     if bucket == EFFECTIVE:
         return "effective"
     return "failure" if group(bucket) in ("failure", "recover") else "idleness"
 
 
 def stage_of(bucket: str) -> str:
-    """A leaf without its group: `start.pt2_compile` is `pt2_compile`."""
+    """Return a bucket without its group: `start.pt2_compile` gives `pt2_compile`."""
     return bucket.rpartition(".")[2]
 
 
@@ -67,17 +67,17 @@ _STAGE_MEANING: Final = {
     "scheduling": "waiting for the scheduler",
     "hardware_setup": "setting up the machine",
     "launcher_init": "launcher, Python and imports",
-    "device_init": "waking the device",
+    "device_init": "initializing the device",
     "process_group_init": "connecting the ranks",
     "preproc_creation": "building the data pipeline",
     "train_module_creation": "building the model",
     "init_plugins": "starting plugins",
-    "pre_train": "last work before the loop",
+    "pre_train": "other work before the loop",
     "get_first_batch_data": "waiting for the first batch",
     "checkpoint_load": "loading the checkpoint",
-    "pt2_compile": "the compiler: import, compiles",
+    "pt2_compile": "torch.compile: import, compiles",
 }
-# One line each, at most 32 characters: they stand beside the bars in a terminal.
+# At most 32 characters each: a terminal shows them next to the bars.
 MEANING: Final = {
     **{f"start.{name}": text for name, text in _STAGE_MEANING.items()},
     **{f"recover.{name}": text for name, text in _STAGE_MEANING.items()},
@@ -86,14 +86,14 @@ MEANING: Final = {
     "waste.data_stall": "waiting for the next batch",
     "waste.recompile": "compiling again",
     "waste.evaluation": "evaluating between steps",
-    "waste.blocked": "training held up otherwise",
+    "waste.blocked": "training blocked by other work",
     "failure.lost_training": "trained, then rolled back",
-    "failure.hang": "alive, but no step",
-    "recover.detection": "dead, but not yet noticed",
-    "recover.downtime": "noticed, but not yet restarted",
+    "failure.hang": "alive, but no steps",
+    "recover.detection": "dead, but not yet detected",
+    "recover.downtime": "detected, but not yet restarted",
     "stop.shutdown": "after the last step",
     "stop.publish": "making the model ready to serve",
-    "unknown": "no event says what it was",
+    "unknown": "not covered by any event",
 }
 GROUP_MEANING: Final = {
     "start": "before the first training step",
@@ -102,7 +102,7 @@ GROUP_MEANING: Final = {
     "failure": "work that was lost",
     "recover": "from a failure to training again",
     "stop": "after the last training step",
-    "unknown": "no event says what it was",
+    "unknown": "not covered by any event",
 }
 
 
@@ -124,7 +124,7 @@ def _oklch_by_bucket() -> dict[str, tuple[float, float, float]]:
         UNKNOWN: (0.72, 0.01, 260.0),
     }
     for place, stage in enumerate(START_STAGES):
-        # Neighbours differ in lightness too: hue alone is not enough for every eye.
+        # Neighbors differ in lightness too, because hue alone is hard to see for some readers.
         lift = (0.0, 0.14, 0.07)[place % 3]
         shades[f"start.{stage}"] = (0.54 + lift, 0.145, 232.0 + 4.0 * place)
         shades[f"recover.{stage}"] = (0.58 + lift, 0.15, 345.0 - 4.0 * place)

@@ -15,7 +15,7 @@ from headway.ledger.segments import Segment
 SCHEMA = 1
 
 
-# What the time of the pt2_compile leaves goes to, in the order of a compile.
+# The parts of the time in the pt2_compile buckets, in the order of a compile.
 COMPILE_PARTS = (
     "import",
     "cache_load",
@@ -30,19 +30,19 @@ COMPILE_PARTS = (
 
 FAILURE_OWNERS = ("infra", "user", "scheduler", "ambiguous")
 Outcome = Literal["completed", "failed", "preempted", "stopped", "running"]
-# What a run made of a notice: a last save; one that was not done in time; none, as there was no
-# time for it; none, as nobody listened.
+# The response of a run to a preemption notice: a last save; a save that was not done in time; no
+# save, because the time was too short; no save, because no rank reacted to the notice.
 NoticeResponse = Literal["saved", "late", "skipped", "none"]
 
 
 def shell_code(status: int) -> int:
-    """An exit status as a shell gives it: 143 for a death by signal 15."""
+    """Convert an exit status to that of a shell: 143 for a death by signal 15."""
     return 128 - status if status < 0 else status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One life of the run."""
+    """One start of the run."""
 
     index: int
     start: int
@@ -53,12 +53,12 @@ class Attempt:
     first_step: int | None = None
     last_step: int | None = None
     resumed_from: int | None = None
-    resumed_by: str | None = None  # "memory" or "disk", where a Checkpointer tells it
+    resumed_by: str | None = None  # "memory" or "disk", if a Checkpointer recorded it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an attempt ended before its time, with the evidence for it."""
+    """Why an attempt ended early, with the evidence."""
 
     attempt: int
     at: int
@@ -69,38 +69,38 @@ class Failure:
     evidence: str
     node: str | None = None
     confidence: str | None = None
-    fingerprint: str | None = None  # the same when the same thing happens again
-    decision: str | None = None  # what the supervisor did about it
+    fingerprint: str | None = None  # the same for the same kind of failure
+    decision: str | None = None  # the action of the supervisor
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """From the last sign of progress of an attempt to training again, in another one."""
 
-    attempt: int  # that was interrupted
-    until: int  # the attempt that came to train again
+    attempt: int  # the interrupted one
+    until: int  # the attempt that trained again
     ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault that was injected on purpose, and the failure it led to."""
+    """An injected fault, and the failure that it led to."""
 
     attempt: int
     at: int
     kind: str
     who: str
-    planned: str  # in the words of the plan
+    planned: str  # as the plan describes it
     step: int | None = None
-    missed: str | None = None  # why it hit nothing
-    failure: int | None = None  # its place in the list of failures; None: the job went on
+    missed: str | None = None  # why it had no effect
+    failure: int | None = None  # index into the list of failures; None: the job continued
     detected: str | None = None  # that failure's category
     detected_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One save, as one rank saw it; `durable` is when a background write was done."""
+    """One save, as one rank recorded it; `durable` is the end of its background write."""
 
     attempt: int
     rank: int
@@ -110,34 +110,34 @@ class Checkpoint:
     path: str | None
     durable: int | None = None
     unwritten: bool = False  # its background write is not done, or failed
-    told: bool = False  # by a Checkpointer, which says itself what became of it: see Saved
+    told: bool = False  # its outcome is a CheckpointOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionNotice:
-    """The notice that ended an attempt: what its answer has saved, and what was lost; in ns."""
+    """The notice that ended an attempt: what the response saved, and what was lost; in ns."""
 
     attempt: int
     at: int
     answer: NoticeResponse
     accelerators: int
     step: int | None = None  # of the last save
-    saved: int = 0  # trained since the save before the notice, and kept
+    saved: int = 0  # training since the save before the notice that was kept
     saved_steps: int = 0
-    lost: int | None = None  # trained, then rolled back; None while nobody has trained again
+    lost: int | None = None  # trained, then rolled back; None until the run trains again
     lost_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOutcome:
-    """What became of one save of a Checkpointer, on the rank where it cost most; times in ns."""
+    """The outcome of one save of a Checkpointer, on the rank where it cost most; times in ns."""
 
     attempt: int
     step: int
-    at: int  # when that was known
+    at: int  # when the outcome was known
     level: str  # "memory" or "disk"
     blocked: int
-    slower: int  # the steps meanwhile, all together
+    slower: int  # sum over the steps during the save
     durable: int
     size: int  # bytes, over all ranks
     error: str = ""
@@ -145,12 +145,12 @@ class CheckpointOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveInterval:
-    """How often one level of checkpoints is saved, how often it should be, and what each loses."""
+    """The interval of one level of checkpoints, the recommended one, and the loss of each."""
 
     level: str
     interval: int
     recommended: int | None = None
-    wasted_percent: float | None = None  # of the loop, expected
+    wasted_percent: float | None = None  # of the loop time, expected
     recommended_percent: float | None = None
     failures_per_hour: float | None = None
     failures_low: float | None = None  # 95 % credible
@@ -161,31 +161,31 @@ class SaveInterval:
 class AsyncSave:
     """Saves of jobs under `--async-save`, over all ranks; times in ns."""
 
-    saves: int  # written behind the training
-    blocked: int  # by their calls
-    written: int  # behind the training
-    waited: int  # by whoever needed a file before it was there
+    saves: int  # written in the background
+    blocked: int  # in the calls that save
+    written: int  # in the background
+    waited: int  # for files that were needed before they were complete
     failed: int
-    plain: Mapping[str, int]  # why a save was a plain one, and how many
+    plain: Mapping[str, int]  # number of synchronous saves by reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """A training's last checkpoint made ready to serve, by a run of its own; times in ns."""
+    """The publish of a training run's last checkpoint, which is a separate run; times in ns."""
 
-    run: str  # the other one: of the publish for a training, of the training for a publish
+    run: str  # the other run: the publish of a training, or the training of a publish
     folder: str
     anchor: str
     store: str
     snapshot: str = ""
-    took: int | None = None  # None while that is not known
+    took: int | None = None  # None: not known yet
     error: str = ""
     log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compile:
-    """One PT2 compile, as one rank saw it."""
+    """One PT2 compile, as one rank recorded it."""
 
     attempt: int
     rank: int
@@ -196,20 +196,22 @@ class Compile:
     reason: str
     recompile: bool
     cached: bool
-    later: int = 0  # ns for its backward graph, compiled when that is first run
+    later: int = 0  # ns for its backward graph, which is compiled on first use
     caller: str = ""
-    seen: Mapping[str, Any] = field(default_factory=dict)  # what the guard that failed looked at
-    missed: bool = False  # compiled ahead on a fast batch, and again by the first real one
+    seen: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the values that the failed guard checked
+    missed: bool = False  # compiled ahead on a fast batch, then again by the first real batch
 
     @property
     def ns(self) -> int:
-        """All that it took."""
+        """Total time."""
         return self.end - self.start + self.later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecompileLimitHit:
-    """torch has reached its limit of recompiles of a place: it runs uncompiled from then on."""
+    """torch reached its recompile limit for a code location, which runs uncompiled from then on."""
 
     attempt: int
     rank: int
@@ -221,7 +223,7 @@ class RecompileLimitHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One stage of a declared start."""
+    """One stage of a start that was declared as stages."""
 
     name: str
     where: str
@@ -237,41 +239,41 @@ class StageGraph:
     attempt: int
     rank: int
     rows: tuple[StageRow, ...]
-    critical: tuple[str, ...]  # the chain that takes longest
-    bound: int  # the least that these stages can take, in any order
+    critical: tuple[str, ...]  # the longest chain of dependent stages
+    bound: int  # lower bound of the time that these stages take in any order
 
     @property
     def end(self) -> int:
-        """When the last one was done."""
+        """End of the last stage."""
         return max(row.end for row in self.rows)
 
     @property
     def took(self) -> int:
-        """From the first to the last."""
+        """Time from the start of the first stage to the end of the last."""
         return self.end - min(row.start for row in self.rows)
 
     @property
     def one_by_one(self) -> int:
-        """What they would take one after the other."""
+        """Sum of the stages' times."""
         return sum(row.end - row.start for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileCacheLoad:
-    """What a shared compile cache had for an attempt; times in ns."""
+    """What a shared compile cache provided to an attempt; times in ns."""
 
     attempt: int
     level: str  # exact, job, near or miss
     why: str
     files: int
     bytes: int
-    load: int  # while the job started, not in its way
-    cold: int  # compiling took so long when nothing was there
-    here: int  # and so long here, on the rank that took longest
+    load: int  # time to load, in parallel with the start of the job
+    cold: int  # compile time without the cache
+    here: int  # compile time of this attempt, on the slowest rank
 
     @property
     def saved(self) -> int:
-        """What was not compiled again."""
+        """Compile time that the cache saved."""
         return max(self.cold - self.here, 0) if self.level != "miss" else 0
 
 
@@ -282,13 +284,13 @@ class BoosterResult:
     name: str
     state: str  # acted, on (with nothing to do) or off
     what: str = ""
-    why: str = ""  # it is off, or was taken back
-    here: int | None = None  # what is left of the time that it shortens
-    before: int | None = None  # the same without it; None if that is not known yet
+    why: str = ""  # reason why it is off or was switched off
+    here: int | None = None  # the time that it reduces
+    before: int | None = None  # the same time without it; None: not known yet
 
     @property
     def saved(self) -> int | None:
-        """Less time, or more; None if that is not known yet."""
+        """Time saved, negative if it took longer; None: not known yet."""
         return None if self.here is None or self.before is None else self.before - self.here
 
 
@@ -297,19 +299,21 @@ class AutoRun:
     """A run under `headway run --auto`."""
 
     job: str
-    kind: str  # runs of the same one are compared
+    kind: str  # only runs of the same kind are compared
     boosters: tuple[BoosterResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCompiles:
-    """What a rank's time in the compiler went to, and what torch's caches gave it."""
+    """The parts of a rank's time in the compiler, and its hits in torch's caches."""
 
     rank: int
     parts: Mapping[str, int] = field(default_factory=dict)
-    fx: tuple[int, int] = (0, 0)  # hits and misses of the cache of graphs
-    aot: tuple[int, int] = (0, 0)  # and of that of AOTAutograd
-    bypassed: Mapping[str, int] = field(default_factory=dict)  # why a cache was not asked
+    fx: tuple[int, int] = (0, 0)  # hits and misses of the FX graph cache
+    aot: tuple[int, int] = (0, 0)  # hits and misses of the AOTAutograd cache
+    bypassed: Mapping[str, int] = field(
+        default_factory=dict
+    )  # times that a cache was bypassed, by reason
 
     @property
     def asked(self) -> bool:
@@ -317,7 +321,7 @@ class RankCompiles:
         return any((*self.fx, *self.aot, *self.bypassed.values()))
 
     def plus(self, other: RankCompiles) -> RankCompiles:
-        """Both together."""
+        """Return the sum of both."""
         return RankCompiles(
             rank=self.rank,
             parts=_add_counts(self.parts, other.parts),
@@ -333,10 +337,10 @@ def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroups:
-    """Process groups that one place of the job makes, as its ranks saw it; times in ns.
+    """Process groups that one code location creates, over its ranks; times in ns.
 
-    Counts are those of one rank. What is needless is what each rank could do without: the least
-    of them all, as the others may only have waited for that one.
+    Counts are those of one rank. The avoidable time is the minimum over the ranks, because the
+    other ranks may only have waited for that one.
     """
 
     where: str
@@ -346,44 +350,44 @@ class ProcessGroups:
     size: int
     ranks: int
     calls: int
-    made: int  # calls that made a group which the rank is in
+    made: int  # calls that created a group of which the rank is a member
     used: int
     unused: int
-    again: int  # the same ranks and backend as an earlier group, and used
-    ns: int  # on the rank that took longest
-    needless: int  # calls for groups of other ranks, for unused and for repeated ones
-    settled: bool  # the ranks came to their end: what is unused stays so
+    again: int  # used groups with the ranks and backend of an earlier group
+    ns: int  # on the slowest rank
+    needless: int  # time of groups of other ranks, unused groups and duplicates
+    settled: bool  # the ranks have exited: unused groups stay unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreStepCollectives:
-    """Object collectives and barriers of one place, before the first step; times in ns."""
+    """Object collectives and barriers of one code location before the first step; times in ns."""
 
     where: str
     what: str
     ranks: int
     times: int  # of one rank
-    ns: int  # on the rank that took longest
-    least: int  # and on the one that took least: the rest may be waiting for that one
+    ns: int  # on the slowest rank
+    least: int  # on the fastest rank; the difference may be waiting
     bytes: int  # pickled by one rank
 
 
 @dataclass(frozen=True, slots=True)
 class RankLedger:
-    """The same account for one rank: its segments cover the whole wall time of the run."""
+    """The account of one rank; its segments cover the whole wall time of the run."""
 
     rank: int
     segments: tuple[Segment, ...]
     buckets: Mapping[str, int]
     steps: int
     hosts: tuple[str, ...] = ()
-    host_of: Mapping[int, str] = field(default_factory=dict)  # where it was in each attempt
-    absent: int = 0  # ns in attempts of fewer ranks, which it was not one of
+    host_of: Mapping[int, str] = field(default_factory=dict)  # host by attempt
+    absent: int = 0  # ns in attempts with fewer ranks, without this one
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch of `unknown` with its neighbours, so that a user can give it a name."""
+    """A stretch of `unknown` time with its neighbors, so that a user can name it."""
 
     attempt: int
     rank: int
@@ -423,40 +427,40 @@ class Ledger:
     batches_per_step: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[PreemptionNotice, ...] = ()  # one for each attempt that was preempted
-    faults: tuple[Fault, ...] = ()  # injected on purpose
-    compile_parts: Mapping[str, int] = field(default_factory=dict)  # of the pt2_compile leaves
+    faults: tuple[Fault, ...] = ()  # injected ones
+    compile_parts: Mapping[str, int] = field(default_factory=dict)  # of the pt2_compile buckets
     rank_compiles: tuple[RankCompiles, ...] = ()
     gave_up: tuple[RecompileLimitHit, ...] = ()
     archives: tuple[CompileCacheLoad, ...] = ()
     stages: tuple[StageGraph, ...] = ()
-    archived: int = 0  # how often compiled code was saved for later jobs
+    archived: int = 0  # number of compile archives saved for later jobs
     groups_made: tuple[ProcessGroups, ...] = ()
     early_calls: tuple[PreStepCollectives, ...] = ()
     behind: AsyncSave | None = None
     saved: tuple[CheckpointOutcome, ...] = ()
     rhythms: tuple[SaveInterval, ...] = ()  # one for each level
-    publish: Publish | None = None  # of this training
-    publishes: Publish | None = None  # this run is one, of that training
+    publish: Publish | None = None  # the run that published this training
+    publishes: Publish | None = None  # the training that this run published
     auto: AutoRun | None = None
-    # Of each time to recover the attempt that was interrupted, and the one that trained again;
-    # None: each one and the next.
+    # For each time to recover, the interrupted attempt and the one that trained again; None: each
+    # attempt and the next one.
     recovered: tuple[tuple[int, int], ...] | None = None
-    # First and last step of what was trained in vain; None: not known, but by the attempts.
+    # First and last step of each range that was rolled back; None: derived from the attempts.
     rolled_back: tuple[tuple[int, int], ...] | None = None
-    paused: int = 0  # after attempts that were completed, or stopped by their user: not in `wall`
-    outside: tuple[tuple[int, int], ...] = ()  # when time was left out of the wall time, how much
+    paused: int = 0  # after attempts that completed or were stopped by the user: not in `wall`
+    outside: tuple[tuple[int, int], ...] = ()  # time that is not in `wall`: at which time, length
 
     def clock(self, ns: int, *, end: bool = False) -> int:
-        """The wall clock's time of an instant of the run, in ns since the epoch.
+        """Return the wall-clock time of an instant of the run, in ns since the epoch.
 
-        Where time was left out, that is its end; for the `end` of something, its begin.
+        At an instant where time is left out, this is the end of that time; with `end`, its start.
         """
         gaps = sum(length for at, length in self.outside if at < ns or (at == ns and not end))
         return self.started_at + ns + gaps
 
     @property
     def windows(self) -> tuple[tuple[int, int], ...]:
-        """Of each attempt, with what lies before it; the last one up to the end of the run."""
+        """Start and end of each attempt with the gap before it; the last ends with the run."""
         ends = [0, *(attempt.end for attempt in self.attempts[:-1]), self.wall]
         return tuple((start, max(start, end)) for start, end in pairwise(ends))
 
@@ -469,12 +473,12 @@ class Ledger:
         return tuple(Recovery(*place, ns) for place, ns in both)
 
     def recovery_of(self, attempt: int) -> int | None:
-        """How long the recovery took that an interrupted attempt lies in; None: it is not over."""
+        """Return the length of the recovery after an interrupted attempt; None: not over."""
         return next((r.ns for r in self.recoveries if r.attempt <= attempt < r.until), None)
 
     @property
     def failures_by_owner(self) -> dict[str, int]:
-        """Number of failures: `infra` is what is published as such, the others stand beside it."""
+        """Failures by owner; only those of `infra` are published as the number of failures."""
         counts = Counter(failure.owner for failure in self.failures)
         return {owner: counts[owner] for owner in FAILURE_OWNERS}
 
@@ -494,15 +498,15 @@ class Ledger:
         return self.percent(self.side_total("failure"))
 
     def percent(self, ns: int) -> float:
-        """Nanoseconds as a share of the wall time."""
+        """Return nanoseconds as a share of the wall time."""
         return 100.0 * ns / self.wall if self.wall else 0.0
 
     def side_total(self, which: str) -> int:
-        """All seconds on one side of the account, in ns."""
+        """Return the time on one side of the account, in ns."""
         return sum(ns for bucket, ns in self.buckets.items() if side(bucket) == which)
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract of `ledger.json` and `headway report --json`: seconds, rounded to 1 ns."""
+        """Return the data of `ledger.json` and `headway report --json`, in seconds."""
         from headway.ledger import encode
 
         return encode.to_dict(self)
@@ -511,7 +515,7 @@ class Ledger:
 def segments_by_attempt(
     ledger: Ledger, segments: Iterable[Segment]
 ) -> Iterator[tuple[int, Segment]]:
-    """Segments with the index of their attempt, cut where an attempt ends.
+    """Yield segments with the index of their attempt, cut where an attempt ends.
 
     The time between two attempts belongs to the later one, as in `Ledger.windows`.
     """
