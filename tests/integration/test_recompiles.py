@@ -136,7 +136,7 @@ def test_the_settings_cure_what_they_can_and_nothing_else(
     assert "L['few']" not in env[DYNAMIC]  # one or the other
     for never in ("rate", "rounds", "deep", "mask", "weight", "laid"):
         assert f"L['{never}']" not in env[DYNAMIC]
-    assert not after[1].recompiles and not after[1].helps
+    assert not after[1].recompiles and not after[1].has_new_settings
     assert after[1].env == env  # what was set is kept, for whoever reads that run
 
 
@@ -147,13 +147,13 @@ def test_where_it_was_called_and_with_what(before: tuple[Record, Advice]) -> Non
     call = 1 + next(n for n, line in enumerate(lines) if "call(torch.ones(size, 3))" in line)
     assert cause.caller == f"{JOBS / 'causes.py'}:{call} run_batch"
     assert cause.values == ("4", "5")
-    assert cause.mark == "torch._dynamo.mark_dynamic(rows, 0)"
+    assert cause.code_line == "torch._dynamo.mark_dynamic(rows, 0)"
     (number,) = [c for c in before[1].causes if _is_of(c.where, "int_argument")]
-    assert number.values == ("3", "4") and not number.mark
+    assert number.values == ("3", "4") and not number.code_line
     (resumed,) = [c for c in before[1].causes if c.source == "L['beside']"]
-    assert "torch_dynamo_resume" in resumed.where and not resumed.mark
+    assert "torch_dynamo_resume" in resumed.where and not resumed.code_line
     (few,) = [c for c in before[1].causes if _is_of(c.where, "zero_one")]
-    assert few.mark == "torch._dynamo.decorators.mark_unbacked(few, 0)"
+    assert few.code_line == "torch._dynamo.decorators.mark_unbacked(few, 0)"
 
 
 @pytest.mark.slow
@@ -163,10 +163,10 @@ def test_a_model_that_recompiles_21_times(tmp_path: Path) -> None:
     record = collect(journals)
     advice = advise(record)
     assert advice.recompiles == 21
-    assert [storm.limit for storm in advice.storms] == ["recompile_limit"] * 3
+    assert [storm.limit for storm in advice.limit_hits] == ["recompile_limit"] * 3
 
     cured = advise(collect(probed(JOBS / "storm.py", tmp_path / "cured", **advice.env)[0]))
-    assert (cured.recompiles, cured.graphs, cured.storms) == (0, 3, ())
+    assert (cured.recompiles, cured.graphs, cured.limit_hits) == (0, 3, ())
 
     # torch's own advice has not seen what changed after it gave up.
     hint = re.search(rf'{DYNAMIC}="([^"]+)"', printed)
@@ -198,7 +198,7 @@ for function, sizes in ((rows_of, (4, 5, 6)), (few_of, (4, 1, 0))):
 def test_the_lines_of_code_do_the_same(tmp_path: Path) -> None:
     (tmp_path / "marked.py").write_text(MARKED)
     advice = advise(collect(probed(tmp_path / "marked.py", tmp_path / "before")[0]))
-    marks = {cause.where.split()[-1]: cause.mark for cause in advice.causes}
+    marks = {cause.where.split()[-1]: cause.code_line for cause in advice.causes}
     assert marks == {
         "rows_of": "torch._dynamo.mark_dynamic(rows, 0)",
         "few_of": "torch._dynamo.decorators.mark_unbacked(few, 0)",

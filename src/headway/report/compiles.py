@@ -136,7 +136,7 @@ def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
             where=c.where,
             reasons=(c.reason,) if c.reason else (),
             caller=c.caller,
-            seen=c.seen,
+            guard_values=c.seen,
             step=0,
             ns=c.ns,
             rebuilt=not c.reason,
@@ -177,4 +177,4 @@ def _differences(cause: Cause) -> Iterator[str]:
 
 def _cure(cause: Cause) -> str:
     """A mark counts on what is compiled first."""
-    return f"{cause.cure}; on the fast batch: {cause.mark}" if cause.mark else cause.cure
+    return f"{cause.cure}; on the fast batch: {cause.code_line}" if cause.code_line else cause.cure

@@ -69,7 +69,10 @@ def _position(files: Path) -> Any:
 def _guards(files: Path) -> Any:
     from headway.compile.precompile import guards
 
-    return [asdict(one) for one in guards.read_guards(str(files))]
+    return [
+        {"source": guard.source, "module": guard.module, "what": guard.identity}
+        for guard in guards.read_guards(str(files))
+    ]
 
 
 def sealed(files: Path) -> list[Path]:

@@ -150,7 +150,7 @@ def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:
     if not savings:
         return
     worst = max(curable, key=lambda cause: cause.ns)
-    recompiles = sum(cause.times for cause in curable)
+    recompiles = sum(cause.count for cause in curable)
     others = [length(time_in(run.ledger, ("waste.recompile",))) for run in evidence.others]
     recompiling = length(time_in(ledger, ("waste.recompile",)))
     avoided = any(other < recompiling // 2 for other in others)

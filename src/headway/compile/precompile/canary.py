@@ -32,95 +32,95 @@ class Canary:
         module: torch.nn.Module | None,
         *,
         loaded: bool,
-        watch: Callable[[], Callable[[], tuple[int, ...]]],
-        distrust: Callable[[Reason], Callable[..., Any]],
+        make_id_reader: Callable[[], Callable[[], tuple[int, ...]]],
+        on_mismatch: Callable[[Reason], Callable[..., Any]],
     ) -> None:
         self.compiled = compiled
         self.eager = eager
         self.module = module
-        self.proven = not loaded
-        self.watch = watch
-        self.distrust = distrust
-        self.look: Callable[[], tuple[int, ...]] | None = None
-        self.seen: tuple[int, ...] = ()
-        self.off = False
+        self.verified = not loaded
+        self.make_id_reader = make_id_reader
+        self.on_mismatch = on_mismatch
+        self.read_ids: Callable[[], tuple[int, ...]] | None = None
+        self.ids: tuple[int, ...] = ()
+        self.disabled = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result, from the package if it may be believed."""
-        if self.off or torch.compiler.is_compiling():
+        if self.disabled or torch.compiler.is_compiling():
             return self.compiled(*args, **kwargs)
-        if not self.proven:
-            return self._prove(args, kwargs)
-        if self.look is not None and self._outdated():
+        if not self.verified:
+            return self._verify_first(args, kwargs)
+        if self.read_ids is not None and self._outdated():
             text = "something it depends on has changed"
             self._give_up(Reason(text, code="package-outdated"))
             return self.compiled(*args, **kwargs)
         result = self.compiled(*args, **kwargs)
-        if self.look is None:
-            self._remember()
+        if self.read_ids is None:
+            self._remember_ids()
         return result
 
     def _outdated(self) -> bool:
-        assert self.look is not None
+        assert self.read_ids is not None
         try:
-            return self.look() != self.seen
+            return self.read_ids() != self.ids
         except Exception:  # it was taken away, or is of another kind
             return True
 
-    def _prove(self, args: Any, kwargs: Any) -> Any:
+    def _verify_first(self, args: Any, kwargs: Any) -> Any:
         try:
-            with self._unmoved() as moved:
+            with self._state_restored() as drew_random:
                 copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
                 with torch.no_grad():
                     expected = self.eager(*copies[0], **copies[1])
         except Exception as error:  # there may be no memory for both
-            why = Reason(f"{type(error).__name__}: {error}", code="package-not-comparable")
-            self._give_up(why)
+            reason = Reason(f"{type(error).__name__}: {error}", code="package-not-comparable")
+            self._give_up(reason)
             return self.compiled(*args, **kwargs)
-        if moved():
+        if drew_random():
             text = "it draws random numbers, and the results cannot be compared"
             self._give_up(Reason(text, code="package-draws-random-numbers"))
             return self.compiled(*args, **kwargs)
-        held = _copy_buffers(self.module)
+        buffers = _copy_buffers(self.module)
         copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
         try:
             result = self.compiled(*args, **kwargs)
-            why = _difference(expected, result)
+            reason = _difference(expected, result)
         except Exception as error:  # if the job's own code raises it, it will again
-            why = Reason(f"{type(error).__name__}: {error}", code="package-call-failed")
-        if why:
-            _restore_buffers(held)
-            self._give_up(why)
+            reason = Reason(f"{type(error).__name__}: {error}", code="package-call-failed")
+        if reason:
+            _restore_buffers(buffers)
+            self._give_up(reason)
             return self.compiled(*copies[0], **copies[1])
-        self.proven = True
-        self._remember()
+        self.verified = True
+        self._remember_ids()
         return result
 
-    def _remember(self) -> None:
+    def _remember_ids(self) -> None:
         try:
-            look = self.watch()
-            self.seen = look()
+            read_ids = self.make_id_reader()
+            self.ids = read_ids()
         except Exception as error:
             text = f"what it depends on cannot be looked at: {type(error).__name__}"
             self._give_up(Reason(text, code="package-outdated"))
         else:
-            self.look = look
+            self.read_ids = read_ids
 
-    def _give_up(self, why: Reason) -> None:
-        self.off = True
-        self.compiled = self.distrust(why)
+    def _give_up(self, reason: Reason) -> None:
+        self.disabled = True
+        self.compiled = self.on_mismatch(reason)
 
     @contextmanager
-    def _unmoved(self) -> Iterator[Callable[[], bool]]:
+    def _state_restored(self) -> Iterator[Callable[[], bool]]:
         """What runs inside leaves buffers and random numbers as they were; whether it drew some."""
-        held, before = _copy_buffers(self.module), _random_states()
+        buffers, states = _copy_buffers(self.module), _random_states()
         drew = False
         try:
             yield lambda: drew
         finally:
-            drew = any(not _same(a, b) for a, b in zip(before, _random_states(), strict=True))
-            _restore_buffers(held)
-            _set_random_states(before)
+            drew = any(not _same(a, b) for a, b in zip(states, _random_states(), strict=True))
+            _restore_buffers(buffers)
+            _set_random_states(states)
 
 
 def _random_states() -> list[Any]:
@@ -143,54 +143,54 @@ def _set_random_states(states: list[Any]) -> None:
         torch.cuda.set_rng_state(cuda)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    return pickle.dumps(one) == pickle.dumps(other)
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, torch.Tensor):
+        return isinstance(theirs, torch.Tensor) and torch.equal(ours, theirs)
+    return pickle.dumps(ours) == pickle.dumps(theirs)
 
 
 def _copy_buffers(module: torch.nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    found = [] if module is None else list(module.buffers())
-    return [(buffer, buffer.detach().clone()) for buffer in found]
+    buffers = [] if module is None else list(module.buffers())
+    return [(buffer, buffer.detach().clone()) for buffer in buffers]
 
 
-def _restore_buffers(held: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _restore_buffers(buffers: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     with torch.no_grad():
-        for buffer, value in held:
-            buffer.copy_(value)
+        for target, value in buffers:
+            target.copy_(value)
 
 
-def _difference(expected: Any, got: Any) -> Reason:
+def _difference(expected: Any, actual: Any) -> Reason:
     """Empty if two results are the same but for rounding."""
-    ours, theirs = pytree.tree_flatten(got), pytree.tree_flatten(expected)
-    if ours[1] != theirs[1]:
+    actual_leaves, expected_leaves = pytree.tree_flatten(actual), pytree.tree_flatten(expected)
+    if actual_leaves[1] != expected_leaves[1]:
         return Reason(
             "its result has another structure than eager's", code="package-other-structure"
         )
-    for one, other in zip(ours[0], theirs[0], strict=True):
-        if not isinstance(other, torch.Tensor):
-            if isinstance(other, (int, float, str, bool)) and one != other:
-                text = f"its result is {one!r}, eager's {other!r}"
+    for ours, theirs in zip(actual_leaves[0], expected_leaves[0], strict=True):
+        if not isinstance(theirs, torch.Tensor):
+            if isinstance(theirs, (int, float, str, bool)) and ours != theirs:
+                text = f"its result is {ours!r}, eager's {theirs!r}"
                 return Reason(text, code="package-other-value")
             continue
-        if one.shape != other.shape or one.dtype != other.dtype:
-            text = f"its result is {one.dtype} {tuple(one.shape)}, eager's another"
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            text = f"its result is {ours.dtype} {tuple(ours.shape)}, eager's another"
             return Reason(text, code="package-other-type")
-        away = _distance(one.detach(), other)
-        if away > (
-            TOLERANCE.get(other.dtype, LOW_PRECISION_TOLERANCE)
-            if other.is_floating_point()
+        distance = _distance(ours.detach(), theirs)
+        if distance > (
+            TOLERANCE.get(theirs.dtype, LOW_PRECISION_TOLERANCE)
+            if theirs.is_floating_point()
             else 0.0
         ):
-            text = f"its first result is {away:.2g} away from eager's"
+            text = f"its first result is {distance:.2g} away from eager's"
             return Reason(text, code="package-other-numbers")
     return FINE
 
 
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """Relative, over the whole tensor; what is not a number must be so in both."""
-    one, other = one.double().nan_to_num(1e30), other.double().nan_to_num(1e30)
-    if not other.numel():
+    ours, theirs = ours.double().nan_to_num(1e30), theirs.double().nan_to_num(1e30)
+    if not theirs.numel():
         return 0.0
-    scale = other.norm().item()
-    return float((one - other).norm().item() / max(scale, 1e-12))
+    scale = theirs.norm().item()
+    return float((ours - theirs).norm().item() / max(scale, 1e-12))

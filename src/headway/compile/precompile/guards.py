@@ -31,33 +31,33 @@ class UnknownIdentity(Exception):
     """Nothing can be said of it that another process would understand."""
 
 
-def identity(thing: Any, depth: int = 0) -> str:
+def identity(value: Any, depth: int = 0) -> str:
     """The same for two objects of two processes only if code made for one is right for both."""
     if depth > MAX_DEPTH:
         raise UnknownIdentity("it is nested too deeply")
-    if isinstance(thing, PLAIN_TYPES):
-        return f"{type(thing).__qualname__} {thing!r}"
-    if isinstance(thing, types.ModuleType):
-        return f"module {thing.__name__}"
-    if isinstance(thing, type):
-        return f"class {thing.__module__}.{thing.__qualname__}"
-    if isinstance(thing, types.FunctionType):
-        return _function(thing, depth)
-    if isinstance(thing, types.MethodType):
-        return f"method {identity(thing.__func__, depth + 1)} of {_kind(thing.__self__)}"
-    if isinstance(thing, functools.partial):
-        parts = [thing.func, *thing.args, *(thing.keywords[k] for k in sorted(thing.keywords))]
-        told = " ".join(identity(part, depth + 1) for part in parts)
-        return f"partial {sorted(thing.keywords)} {told}"
-    if isinstance(thing, (list, tuple)):
-        return f"{_kind(thing)} {[identity(item, depth + 1) for item in thing]}"
-    if isinstance(thing, dict):
-        return f"{_kind(thing)} {_items(thing, depth)}"
-    named = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
-    if isinstance(named, str):  # functions of C, operators of torch
-        return f"{_kind(thing)} {getattr(thing, '__module__', None)}.{named}"
+    if isinstance(value, PLAIN_TYPES):
+        return f"{type(value).__qualname__} {value!r}"
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
+    if isinstance(value, type):
+        return f"class {value.__module__}.{value.__qualname__}"
+    if isinstance(value, types.FunctionType):
+        return _function(value, depth)
+    if isinstance(value, types.MethodType):
+        return f"method {identity(value.__func__, depth + 1)} of {_kind(value.__self__)}"
+    if isinstance(value, functools.partial):
+        parts = [value.func, *value.args, *(value.keywords[k] for k in sorted(value.keywords))]
+        parts_text = " ".join(identity(part, depth + 1) for part in parts)
+        return f"partial {sorted(value.keywords)} {parts_text}"
+    if isinstance(value, (list, tuple)):
+        return f"{_kind(value)} {[identity(item, depth + 1) for item in value]}"
+    if isinstance(value, dict):
+        return f"{_kind(value)} {_items(value, depth)}"
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if isinstance(name, str):  # functions of C, operators of torch
+        return f"{_kind(value)} {getattr(value, '__module__', None)}.{name}"
     # What it holds is guarded by its own names, and those guards are kept.
-    return f"a {_kind(thing)}"
+    return f"a {_kind(value)}"
 
 
 def _function(function: types.FunctionType, depth: int) -> str:
@@ -68,9 +68,9 @@ def _function(function: types.FunctionType, depth: int) -> str:
         except ValueError:
             cells.append("empty")
     defaults = [identity(value, depth + 1) for value in function.__defaults__ or ()]
-    named = _items(function.__kwdefaults__ or {}, depth)
-    told = "\n".join([code_text(function.__code__), *cells, *defaults, str(named)])
-    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    keywords = _items(function.__kwdefaults__ or {}, depth)
+    text = "\n".join([code_text(function.__code__), *cells, *defaults, str(keywords)])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"function {function.__module__}.{function.__qualname__} {digest}"
 
 
@@ -78,27 +78,27 @@ def code_text(code: types.CodeType) -> str:
     """All that a piece of code computes, but for the values of the names that it looks up."""
     count = code.co_argcount + code.co_kwonlyargcount
     flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    takes = (code.co_posonlyargcount, code.co_argcount, flags, code.co_varnames[:count])
+    signature = (code.co_posonlyargcount, code.co_argcount, flags, code.co_varnames[:count])
     constants = [_constant(part) for part in code.co_consts]
-    return f"{code.co_code!r} {code.co_exceptiontable!r} {code.co_names} {takes} {constants}"
+    return f"{code.co_code!r} {code.co_exceptiontable!r} {code.co_names} {signature} {constants}"
 
 
-def _constant(part: Any) -> str:
-    if isinstance(part, types.CodeType):
-        return code_text(part)
-    if isinstance(part, frozenset):  # its order is another one in each process
-        return f"frozenset {sorted(map(_constant, part))}"
-    if isinstance(part, tuple):
-        return f"tuple {list(map(_constant, part))}"
-    return repr(part)
+def _constant(constant: Any) -> str:
+    if isinstance(constant, types.CodeType):
+        return code_text(constant)
+    if isinstance(constant, frozenset):  # its order is another one in each process
+        return f"frozenset {sorted(map(_constant, constant))}"
+    if isinstance(constant, tuple):
+        return f"tuple {list(map(_constant, constant))}"
+    return repr(constant)
 
 
-def _items(thing: dict[Any, Any], depth: int) -> list[str]:
-    return [f"{key!r}: {identity(thing[key], depth + 1)}" for key in thing]
+def _items(mapping: dict[Any, Any], depth: int) -> list[str]:
+    return [f"{key!r}: {identity(mapping[key], depth + 1)}" for key in mapping]
 
 
-def _kind(thing: Any) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 DROPPED_KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
@@ -111,18 +111,18 @@ class DroppedGuard:
 
     source: str
     module: str
-    what: str
+    identity: str
 
 
 class ModuleGlobals:
     """A module's globals as they are now, with the names that dynamo adds once it has compiled."""
 
     def __init__(self, module: str) -> None:
-        self._of = vars(sys.modules[module])
+        self._globals = vars(sys.modules[module])
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._of:
-            return self._of[name]
+        if name in self._globals:
+            return self._globals[name]
         if name.startswith("__import_"):
             return sys.modules[name.removeprefix("__import_").replace("_dot_", ".")]
         if name.startswith("__builtins_dict__"):
@@ -135,40 +135,40 @@ class PackageGuards:
 
     def __init__(self) -> None:
         self.dropped: list[DroppedGuard] = []
-        self.unknowable = ""  # why this package can be used by nobody else
+        self.unportable_reason = ""  # why this package can be used by nobody else
 
-    def take(self, entries: Any, module: str, *, top: bool) -> None:
+    def add(self, entries: Any, module: str, *, top: bool) -> None:
         """The guards of one compile; `top`: of the function itself, whose `self` is known."""
         for entry in entries:
             if not is_dropped(entry):
                 continue
             source = entry.orig_guard.name
             if not top and "L[" in source:
-                self.unknowable = f"{source} is looked at in a part of its own"
+                self.unportable_reason = f"{source} is looked at in a part of its own"
                 continue
             try:
                 self.dropped.append(DroppedGuard(source, module, identity(entry.value)))
             except UnknownIdentity as error:
-                self.unknowable = f"{source}: {error}"
+                self.unportable_reason = f"{source}: {error}"
 
     def write(self, folder: str) -> None:
         """Beside the package."""
-        rows = sorted({(one.source, one.module, one.what) for one in self.dropped})
+        rows = sorted({(guard.source, guard.module, guard.identity) for guard in self.dropped})
         write_atomically(Path(folder) / GUARDS_FILE, json.dumps(rows))
 
-    def watch(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
+    def make_id_reader(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
         """The identities of all of them in this process, as quickly as Python can tell."""
         ids: dict[str, list[str]] = {}
-        for source, module in sorted({(one.source, one.module) for one in self.dropped}):
+        for source, module in sorted({(guard.source, guard.module) for guard in self.dropped}):
             ids.setdefault(module, []).append(f"id({source})")
-        known = known_locals(function)
-        looks: list[Callable[[], tuple[int, ...]]] = [
-            eval(f"lambda: ({', '.join(parts)},)", {"L": known, "G": ModuleGlobals(module)})
+        scope_locals = known_locals(function)
+        readers: list[Callable[[], tuple[int, ...]]] = [
+            eval(f"lambda: ({', '.join(parts)},)", {"L": scope_locals, "G": ModuleGlobals(module)})
             for module, parts in ids.items()
         ]
-        if len(looks) == 1:
-            return looks[0]
-        return lambda: tuple(itertools.chain.from_iterable(look() for look in looks))
+        if len(readers) == 1:
+            return readers[0]
+        return lambda: tuple(itertools.chain.from_iterable(read() for read in readers))
 
 
 def is_dropped(entry: Any) -> bool:
@@ -189,15 +189,15 @@ def mismatch_reason(folder: str, function: Callable[..., Any]) -> str:
         dropped = read_guards(folder)
     except (OSError, ValueError, TypeError):
         return "nothing is kept of the guards it lacks"
-    known = known_locals(function)
-    for one in dropped:
+    scope_locals = known_locals(function)
+    for guard in dropped:
         try:
-            scope = {"L": known, "G": ModuleGlobals(one.module)}
-            found = identity(eval(one.source, scope))
+            scope = {"L": scope_locals, "G": ModuleGlobals(guard.module)}
+            current = identity(eval(guard.source, scope))
         except Exception as error:
-            return f"{one.source} cannot be told here: {type(error).__name__}"
-        if found != one.what:
-            return f"{one.source} was {one.what} and is {found}"
+            return f"{guard.source} cannot be told here: {type(error).__name__}"
+        if current != guard.identity:
+            return f"{guard.source} was {guard.identity} and is {current}"
     return ""
 
 

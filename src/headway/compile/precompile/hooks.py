@@ -27,11 +27,11 @@ class Packages:
     def __init__(self) -> None:
         self.guards: dict[str, PackageGuards] = {}  # by package
         # What is being compiled: its guards, its module, whether it is the function itself.
-        self.now: tuple[PackageGuards, str, bool] | None = None
-        self.loaded: set[str] = set()
-        self.changed = False
+        self.compiling: tuple[PackageGuards, str, bool] | None = None
+        self.loaded_ids: set[str] = set()
+        self.has_changes = False
 
-    def of(self, source_id: str) -> PackageGuards:
+    def guards_of(self, source_id: str) -> PackageGuards:
         """The guards of a package."""
         return self.guards.setdefault(source_id, PackageGuards())
 
@@ -40,17 +40,17 @@ class Packages:
         import torch
         from torch._dynamo.package import DynamoCache
 
-        if not self.changed:
+        if not self.has_changes:
             return
-        self.changed = False
+        self.has_changes = False
         torch.compiler.save_cache_artifacts()
         for source_id, guards in self.guards.items():
             folder = os.path.join(DynamoCache.path_prefix(), source_id)
             if not os.path.isdir(folder):
                 continue
-            if guards.unknowable:
+            if guards.unportable_reason:
                 shutil.rmtree(folder, ignore_errors=True)
-                note(f"a package is not kept: {guards.unknowable}", code="package-not-kept")
+                note(f"a package is not kept: {guards.unportable_reason}", code="package-not-kept")
             else:
                 guards.write(folder)
 
@@ -74,22 +74,22 @@ def install_guards(module: ModuleType) -> None:
     signature = inspect.signature(manager.__init__)
 
     def init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if packages.now is None:
+        if packages.compiling is None:
             return original(*args, **kwargs)
-        guards, name, top = packages.now
+        guards, name, top = packages.compiling
         bound = signature.bind(*args, **kwargs)
-        wanted = bound.arguments.get("guard_filter_fn")
+        user_filter = bound.arguments.get("guard_filter_fn")
 
         def keep(entries: Any) -> Any:
-            guards.take(entries, name, top=top)
-            return wanted(entries) if wanted else [True] * len(entries)
+            guards.add(entries, name, top=top)
+            return user_filter(entries) if user_filter else [True] * len(entries)
 
         bound.arguments["guard_filter_fn"] = keep
         return original(*bound.args, **bound.kwargs)
 
     wrap(manager, "__init__", init)
-    told = logging.getLogger(module.__name__)  # a line for each of them, and we keep them all
-    told.addFilter(lambda record: "is dropped with caching_precompile" not in str(record.msg))
+    logger = logging.getLogger(module.__name__)  # a line for each of them, and we keep them all
+    logger.addFilter(lambda record: "is dropped with caching_precompile" not in str(record.msg))
 
 
 def install_convert(module: ModuleType) -> None:
@@ -99,15 +99,15 @@ def install_convert(module: ModuleType) -> None:
         package = getattr(self, "_package", None)
         if package is None or not package.is_initialized():
             return original(self, frame, *args, **kwargs)
-        before = packages.now
+        previous = packages.compiling
         top = getattr(package._innermost_fn, "__code__", None) is frame.f_code
         name = frame.f_globals.get("__name__", "")
-        packages.now = (packages.of(package.source_id), name, top)
-        packages.changed = True
+        packages.compiling = (packages.guards_of(package.source_id), name, top)
+        packages.has_changes = True
         try:
             return original(self, frame, *args, **kwargs)
         finally:
-            packages.now = before
+            packages.compiling = previous
 
     wrap(module.ConvertFrameAssert, "__call__", call)
 
@@ -120,15 +120,15 @@ def install_package(module: ModuleType) -> None:
         folder = os.path.join(self.path_prefix(), source_id)
         if not os.path.isdir(folder):
             return original(self, fn)
-        why = mismatch_reason(folder, fn)
-        if why:
-            note(f"a package is not used: {why}", code="package-guards-differ")
+        reason = mismatch_reason(folder, fn)
+        if reason:
+            note(f"a package is not used: {reason}", code="package-guards-differ")
             return None
-        found = original(self, fn)
-        if found is not None:
-            packages.loaded.add(source_id)
-            packages.of(source_id).dropped.extend(read_guards(folder))
-        return found
+        package = original(self, fn)
+        if package is not None:
+            packages.loaded_ids.add(source_id)
+            packages.guards_of(source_id).dropped.extend(read_guards(folder))
+        return package
 
     wrap(module.DiskDynamoCache, "load", load)
     step_clock.on_first_step.append(lambda t: guard("precompile", packages.save))
@@ -143,20 +143,20 @@ def install_eval_frame(module: ModuleType) -> None:
 
         guard("precompile", cache_client.wait)
         package = getattr(self, "_package", None)
-        fresh = package is not None and not package.is_initialized()
+        is_new = package is not None and not package.is_initialized()
         try:
-            made = original(self, fn)
+            compiled = original(self, fn)
         except Exception as error:
-            if package is None or not fresh or not package.is_initialized():
+            if package is None or not is_new or not package.is_initialized():
                 raise
             text = f"a package could not be loaded: {type(error).__name__}: {error}"
             note(text, code="package-not-loaded")
-            packages.loaded.discard(package.source_id)
-            made = original(self, fn)
-        if not fresh or package is None or not package.is_initialized():
-            return made
-        found = guard("precompile", _insert_canary, module, self, made, fn, package)
-        return made if found is None else found
+            packages.loaded_ids.discard(package.source_id)
+            compiled = original(self, fn)
+        if not is_new or package is None or not package.is_initialized():
+            return compiled
+        with_canary = guard("precompile", _insert_canary, module, self, compiled, fn, package)
+        return compiled if with_canary is None else with_canary
 
     signature = inspect.signature(module.OptimizeContext.__init__)
 
@@ -169,37 +169,37 @@ def install_eval_frame(module: ModuleType) -> None:
     wrap(module._TorchDynamoContext, "__call__", call)
 
 
-def _insert_canary(module: ModuleType, context: Any, made: Any, fn: Any, package: Any) -> Any:
+def _insert_canary(module: ModuleType, context: Any, compiled: Any, fn: Any, package: Any) -> Any:
     """The compiled function behind its canary."""
     import torch
 
     from headway.compile.precompile.canary import Canary
 
-    optimized = isinstance(made, module.OptimizedModule)
-    top = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    owner = getattr(top, "__self__", None)
+    optimized = isinstance(compiled, module.OptimizedModule)
+    function = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    owner = getattr(function, "__self__", None)
 
-    plain = made._orig_mod.__call__ if optimized else fn
+    eager = compiled._orig_mod.__call__ if optimized else fn
 
-    def distrust(why: Reason) -> Callable[..., Any]:
-        note(f"a package is given up: {why}", code=why.code)
+    def on_mismatch(reason: Reason) -> Callable[..., Any]:
+        note(f"a package is given up: {reason}", code=reason.code)
         torch._dynamo.config.caching_precompile = False
         package.uninstall()
         torch._dynamo.reset()
-        packages.changed = False
+        packages.has_changes = False
         packages.guards.clear()
-        again: Callable[..., Any] = context._headway_again()(plain)
-        return again
+        recompiled: Callable[..., Any] = context._headway_again()(eager)
+        return recompiled
 
     canary = Canary(
-        made.forward if optimized else made,
-        plain,
+        compiled.forward if optimized else compiled,
+        eager,
         owner if isinstance(owner, torch.nn.Module) else None,
-        loaded=package.source_id in packages.loaded,
-        watch=lambda: packages.of(package.source_id).watch(top),
-        distrust=distrust,
+        loaded=package.source_id in packages.loaded_ids,
+        make_id_reader=lambda: packages.guards_of(package.source_id).make_id_reader(function),
+        on_mismatch=on_mismatch,
     )
     if optimized:
-        made.forward = canary
-        return made
-    return functools.wraps(made)(lambda *args, **kwargs: canary(*args, **kwargs))
+        compiled.forward = canary
+        return compiled
+    return functools.wraps(compiled)(lambda *args, **kwargs: canary(*args, **kwargs))

@@ -34,7 +34,7 @@ class Cause:
     source: str = ""  # with its scope; empty where no input is to blame
     dim: int | None = None
     values: tuple[str, ...] = ()  # that were seen, in order
-    times: int = 0  # on the rank that has most of them
+    count: int = 0  # on the rank that has most of them
     ns: int = 0  # likewise
     ranks: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()  # how many steps were done before each, on any rank
@@ -42,7 +42,7 @@ class Cause:
     line: str = ""  # where the guard comes from
     reason: str = ""
     cure: str = ""
-    mark: str = ""  # the line of code that does the same as the setting
+    code_line: str = ""  # the line of code that does the same as the setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,11 @@ class Advice:
     graphs: int
     compile_ns: int
     causes: tuple[Cause, ...]  # the costliest first
-    storms: tuple[LimitHit, ...]
+    limit_hits: tuple[LimitHit, ...]
     dynamic: tuple[Source, ...]
     unbacked: tuple[Source, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # with what was set already
-    helps: bool = False  # there is more in it than was set already
+    has_new_settings: bool = False  # there is more in it than was set already
     last_step: int | None = None  # how many steps were done when the last one came
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,13 +88,13 @@ class Advice:
             "causes": [_cause_to_dict(cause) for cause in self.causes],
             "storms": [
                 {
-                    "where": storm.where,
-                    "limit": storm.limit,
-                    "ranks": list(storm.ranks),
-                    "step": storm.step,
-                    "reason": storm.reason,
+                    "where": hit.where,
+                    "limit": hit.limit,
+                    "ranks": list(hit.ranks),
+                    "step": hit.step,
+                    "reason": hit.reason,
                 }
-                for storm in self.storms
+                for hit in self.limit_hits
             ],
         }
 
@@ -107,7 +107,7 @@ def _cause_to_dict(cause: Cause) -> dict[str, Any]:
         "source": cause.source,
         "dim": cause.dim,
         "values": list(cause.values),
-        "times": cause.times,
+        "times": cause.count,
         "seconds": cause.ns / 1e9,
         "ranks": list(cause.ranks),
         "steps": list(cause.steps),
@@ -115,65 +115,69 @@ def _cause_to_dict(cause: Cause) -> dict[str, Any]:
         "line": cause.line,
         "reason": cause.reason,
         "cure": cause.cure,
-        "mark": cause.mark,
+        "mark": cause.code_line,
     }
 
 
 def advise(record: Record) -> Advice:
     """The causes and the cure of a run's recompiles."""
     known = {sources.without_scope(source): source for source in record.lattice}
-    made = [one for one in record.recompiles if not one.limit]
-    steps = [one.step for one in record.recompiles if one.step is not None]
-    found = find_marks(record, known)
+    compiled = [recompile for recompile in record.recompiles if not recompile.limit]
+    steps = [recompile.step for recompile in record.recompiles if recompile.step is not None]
+    marks = find_marks(record, known)
     return Advice(
         torch=record.torch,
-        recompiles=_largest_rank_sum(made, lambda one: 1),
-        ns=_largest_rank_sum(made, lambda one: one.ns),
+        recompiles=_largest_rank_sum(compiled, lambda recompile: 1),
+        ns=_largest_rank_sum(compiled, lambda recompile: recompile.ns),
         graphs=record.graphs,
         compile_ns=record.ns,
         causes=tuple(_causes(record.recompiles, known)),
-        storms=tuple(_limit_hits(record.recompiles)),
-        dynamic=found.dynamic,
-        unbacked=found.unbacked,
-        env=found.env,
-        helps=found.new,
+        limit_hits=tuple(_limit_hits(record.recompiles)),
+        dynamic=marks.dynamic,
+        unbacked=marks.unbacked,
+        env=marks.env,
+        has_new_settings=marks.has_new_settings,
         last_step=max(steps, default=None),
     )
 
 
 def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[Cause]:
     groups: dict[tuple[str, Source, str], list[tuple[Recompile, Guard]]] = {}
-    why = [(one, _failed_guard(one)) for one in recompiles]
-    pinned = {(one.where, guard.source) for one, guard in why if guard.kind == "pinned"}
-    for one, guard in why:
+    guards = [(recompile, _failed_guard(recompile)) for recompile in recompiles]
+    pinned = {
+        (recompile.where, guard.source) for recompile, guard in guards if guard.kind == "pinned"
+    }
+    for recompile, guard in guards:
         inputs = KINDS[guard.kind].of_input and guard.source
         name = sources.with_scope(guard.source, known) if inputs else guard.source
         kind = "size" if guard.kind == "zero_one" else guard.kind
-        if kind == "int" and (one.where, guard.source) in pinned:
+        if kind == "int" and (recompile.where, guard.source) in pinned:
             kind = "pinned"
-        groups.setdefault((one.where, Source(name, guard.dim), kind), []).append((one, guard))
+        groups.setdefault((recompile.where, Source(name, guard.dim), kind), []).append(
+            (recompile, guard)
+        )
     causes = [
         _cause(kind, where, source, members) for (where, source, kind), members in groups.items()
     ]
-    return sorted(causes, key=lambda cause: (-cause.ns, -cause.times, cause.where, cause.source))
+    return sorted(causes, key=lambda cause: (-cause.ns, -cause.count, cause.where, cause.source))
 
 
-def _failed_guard(one: Recompile) -> Guard:
+def _failed_guard(recompile: Recompile) -> Guard:
     """The guard of the version that was used last: it is the most general one."""
-    if one.reasons:
-        return parse(one.reasons[0])
-    return Guard("rebuilt" if one.rebuilt else "late")
+    if recompile.reasons:
+        return parse(recompile.reasons[0])
+    return Guard("rebuilt" if recompile.rebuilt else "late")
 
 
 def _cause(
     kind: str, where: str, source: Source, members: Sequence[tuple[Recompile, Guard]]
 ) -> Cause:
-    all_of_them = [one for one, _ in members]
-    made = [one for one in all_of_them if not one.limit]
+    recompiles = [recompile for recompile, _ in members]
+    compiled = [recompile for recompile in recompiles if not recompile.limit]
     guard = members[0][1]
     values: dict[str, None] = {}
-    for one, found in members:
-        values.update(dict.fromkeys((found.expected, actual_value(found, one))))
+    for recompile, failed in members:
+        values.update(dict.fromkeys((failed.expected, actual_value(failed, recompile))))
     values.pop("", None)
     if kind == "size" and values.keys() & SPECIAL_SIZES:
         kind = "zero_one"
@@ -185,15 +189,17 @@ def _cause(
         source=source.name,
         dim=source.dim,
         values=tuple(values)[:MAX_VALUES],
-        times=_largest_rank_sum(made, lambda one: 1),
-        ns=_largest_rank_sum(made, lambda one: one.ns),
-        ranks=tuple(sorted({one.rank for one in all_of_them})),
-        steps=tuple(sorted({one.step for one in all_of_them if one.step is not None}))[:MAX_STEPS],
-        caller=next((one.caller for one in all_of_them if one.caller), ""),
+        count=_largest_rank_sum(compiled, lambda recompile: 1),
+        ns=_largest_rank_sum(compiled, lambda recompile: recompile.ns),
+        ranks=tuple(sorted({recompile.rank for recompile in recompiles})),
+        steps=tuple(
+            sorted({recompile.step for recompile in recompiles if recompile.step is not None})
+        )[:MAX_STEPS],
+        caller=next((recompile.caller for recompile in recompiles if recompile.caller), ""),
         line=guard.line,
-        reason=_short_reason(all_of_them[0].reasons),
+        reason=_short_reason(recompiles[0].reasons),
         cure=cure,
-        mark=_mark(kind, where, code, source.dim),
+        code_line=_mark(kind, where, code, source.dim),
     )
 
 
@@ -206,22 +212,27 @@ def _mark(kind: str, where: str, code: str, dim: int | None) -> str:
     }
     if dim is None or kind not in calls or RESUME_FUNCTION.search(where):
         return ""
-    passed = re.match(r"args\[(\d+)\]", code) if WRAPPER_FILE in where else None
-    remark = f"  # args[{passed[1]}]: argument {int(passed[1]) + 1} of the call" if passed else ""
+    argument = re.match(r"args\[(\d+)\]", code) if WRAPPER_FILE in where else None
+    remark = (
+        f"  # args[{argument[1]}]: argument {int(argument[1]) + 1} of the call" if argument else ""
+    )
     return f"{calls[kind]}({code}, {dim}){remark}"
 
 
 def _limit_hits(recompiles: Iterable[Recompile]) -> Iterator[LimitHit]:
     by_place: dict[tuple[str, str], list[Recompile]] = {}
-    for one in recompiles:
-        if one.limit:
-            by_place.setdefault((one.where, one.limit), []).append(one)
+    for recompile in recompiles:
+        if recompile.limit:
+            by_place.setdefault((recompile.where, recompile.limit), []).append(recompile)
     for (where, limit), members in by_place.items():
         yield LimitHit(
             where=where,
             limit=limit,
-            ranks=tuple(sorted({one.rank for one in members})),
-            step=min((one.step for one in members if one.step is not None), default=None),
+            ranks=tuple(sorted({recompile.rank for recompile in members})),
+            step=min(
+                (recompile.step for recompile in members if recompile.step is not None),
+                default=None,
+            ),
             reason=_short_reason(members[0].reasons),
         )
 
@@ -234,8 +245,8 @@ def _short_reason(reasons: Sequence[str]) -> str:
 def _largest_rank_sum(recompiles: Iterable[Recompile], measure: Callable[[Recompile], int]) -> int:
     """The sum on the rank where it is largest: ranks compile side by side."""
     by_rank: dict[int, int] = {}
-    for one in recompiles:
-        by_rank[one.rank] = by_rank.get(one.rank, 0) + measure(one)
+    for recompile in recompiles:
+        by_rank[recompile.rank] = by_rank.get(recompile.rank, 0) + measure(recompile)
     return max(by_rank.values(), default=0)
 
 
@@ -246,7 +257,7 @@ class Marks:
     dynamic: tuple[Source, ...] = ()
     unbacked: tuple[Source, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # with what was set already
-    new: bool = False  # there is more in it than that
+    has_new_settings: bool = False  # there is more in it than that
 
 
 def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
@@ -254,30 +265,30 @@ def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
     if not record.recompiles:
         return Marks(env=_settings(record, [], [])[0])
     values: dict[Source, set[str]] = {}
-    pinned, asked = set(), set()
-    for one in record.recompiles:
-        for guard in map(parse, one.reasons):
+    pinned, branched = set(), set()
+    for recompile in record.recompiles:
+        for guard in map(parse, recompile.reasons):
             name = sources.with_scope(guard.source, known)
             if guard.kind == "pinned":
-                pinned.add((one.where, name))
+                pinned.add((recompile.where, name))
             elif guard.kind == "branch":
-                asked.add(Source(name, guard.dim))
-    for one in record.recompiles:
-        for guard in map(parse, one.reasons):
-            for source, seen in markable_sources(guard, one, known):
-                if source.dim is not None or (one.where, source.name) not in pinned:
-                    values.setdefault(source, set()).update(seen)
-    never = _unmarkable_names(record, known)
+                branched.add(Source(name, guard.dim))
+    for recompile in record.recompiles:
+        for guard in map(parse, recompile.reasons):
+            for source, new_values in markable_sources(guard, recompile, known):
+                if source.dim is not None or (recompile.where, source.name) not in pinned:
+                    values.setdefault(source, set()).update(new_values)
+    unmarkable = _unmarkable_names(record, known)
     for source in _changing_in_lattice(record):
-        if source.dim is not None or source.name not in never:
+        if source.dim is not None or source.name not in unmarkable:
             values.setdefault(source, set())
     unbacked = [
         source
-        for source, seen in values.items()
+        for source, new_values in values.items()
         # Where the code asks for the size an unbacked one is refused.
         if source.dim is not None
-        and seen & SPECIAL_SIZES
-        and source not in asked
+        and new_values & SPECIAL_SIZES
+        and source not in branched
         and not _owning_module(source)
     ]
     dynamic = [source for source in values if source not in unbacked]
@@ -285,14 +296,14 @@ def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
 
 
 def markable_sources(
-    guard: Guard, one: Recompile, known: Mapping[str, str]
+    guard: Guard, recompile: Recompile, known: Mapping[str, str]
 ) -> Iterator[tuple[Source, set[str]]]:
     """Sources that a setting of torch can mark, with the values that this guard tells of."""
     name = sources.with_scope(guard.source, known)
     if guard.kind in ("size", "parameter"):
         yield Source(name, guard.dim), {guard.expected, guard.actual}
     elif guard.kind == "zero_one":
-        yield Source(name, guard.dim), {actual_value(guard, one) or "1"}
+        yield Source(name, guard.dim), {actual_value(guard, recompile) or "1"}
     elif guard.kind == "duck" and guard.other is not None:
         yield Source(name, guard.dim), set()
         yield Source(sources.with_scope(guard.other[0], known), guard.other[1]), set()
@@ -300,31 +311,35 @@ def markable_sources(
         yield Source(name), {guard.expected}
 
 
-def actual_value(guard: Guard, one: Recompile) -> str:
+def actual_value(guard: Guard, recompile: Recompile) -> str:
     """The value that the call had: from the guard, or from what the probe found there."""
-    if guard.actual or guard.source not in one.seen:
+    if guard.actual or guard.source not in recompile.guard_values:
         return guard.actual
-    value = one.seen[guard.source]
+    value = recompile.guard_values[guard.source]
     if isinstance(value, list):
         dim = guard.dim
         return str(value[dim]) if dim is not None and dim < len(value) else ""
     if guard.kind in ("length", "keys"):
-        counted = re.search(r" of (\d+)$", str(value))
-        return counted[1] if counted and guard.expected.isdecimal() else ""
+        match = re.search(r" of (\d+)$", str(value))
+        return match[1] if match and guard.expected.isdecimal() else ""
     return str(value)
 
 
 def _unmarkable_names(record: Record, known: Mapping[str, str]) -> set[str]:
     """Names that the lattice holds as changing, and that are no integers."""
-    odd = ("float", "pinned", "rank", "tensor_type", "type", "none", "constant")
-    guards = (parse(reason) for one in record.recompiles for reason in one.reasons)
-    told = {sources.with_scope(guard.source, known) for guard in guards if guard.kind in odd}
+    unmarkable_kinds = ("float", "pinned", "rank", "tensor_type", "type", "none", "constant")
+    guards = (parse(reason) for recompile in record.recompiles for reason in recompile.reasons)
+    names = {
+        sources.with_scope(guard.source, known)
+        for guard in guards
+        if guard.kind in unmarkable_kinds
+    }
     floats = {
         name
         for name, shapes in record.lattice.items()
         if any(isinstance(shape, float) for shape in shapes)
     }
-    return told | floats
+    return names | floats
 
 
 def _changing_in_lattice(record: Record) -> Iterator[Source]:
@@ -341,18 +356,18 @@ def _changing_in_lattice(record: Record) -> Iterator[Source]:
 
 def _fixed_in_lattice(record: Record) -> Iterator[Source]:
     for name, shapes in record.lattice.items():
-        last = shapes[-1]
-        size = last.get("size") if isinstance(last, dict) else last
+        newest = shapes[-1]
+        size = newest.get("size") if isinstance(newest, dict) else newest
         if isinstance(size, list):
-            yield from (Source(name, dim) for dim, one in enumerate(size) if one != "?")
+            yield from (Source(name, dim) for dim, length in enumerate(size) if length != "?")
         elif size != "?":
             yield Source(name)
 
 
 def _owning_module(source: Source) -> str:
     """The module, if the source is one of its parameters: the others change with it."""
-    found = re.fullmatch(r"(.+\._parameters)\['[^']+'\]", source.name)
-    return found[1] if found else ""
+    match = re.fullmatch(r"(.+\._parameters)\['[^']+'\]", source.name)
+    return match[1] if match else ""
 
 
 def _settings(
@@ -360,18 +375,22 @@ def _settings(
 ) -> tuple[dict[str, str], bool]:
     """The settings for the user's torch, and whether they are more than what was set already."""
     static = list(_fixed_in_lattice(record))
-    found: dict[str, str] = {}
-    new = False
-    for variable, wanted in ((DYNAMIC, dynamic), (UNBACKED, unbacked), (VALUES, [])):
-        before = record.marked.get(SETTINGS[variable], "")
-        left = [one for one in wanted if not sources.is_covered(one, before, record.torch)]
+    settings: dict[str, str] = {}
+    has_new = False
+    for variable, sources_to_mark in ((DYNAMIC, dynamic), (UNBACKED, unbacked), (VALUES, [])):
+        already_set = record.marked.get(SETTINGS[variable], "")
+        uncovered = [
+            source
+            for source in sources_to_mark
+            if not sources.is_covered(source, already_set, record.torch)
+        ]
         added = sources.entries(
-            [one for one in left if not _owning_module(one)], static, record.torch
+            [source for source in uncovered if not _owning_module(source)], static, record.torch
         )
-        for one in left:
-            if _owning_module(one):
-                added.append(sources.any_key(_owning_module(one), one.dim, record.torch))
-        if added or before:
-            found[variable] = sources.join(before, added)
-        new = new or bool(added)
-    return found, new
+        for source in uncovered:
+            if _owning_module(source):
+                added.append(sources.any_key(_owning_module(source), source.dim, record.torch))
+        if added or already_set:
+            settings[variable] = sources.join(already_set, added)
+        has_new = has_new or bool(added)
+    return settings, has_new

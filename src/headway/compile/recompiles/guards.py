@@ -31,9 +31,9 @@ def parse(reason: str) -> Guard:
     text = text.strip()
     line = _line(stack)
     for pattern, make in _RULES:
-        found = pattern.match(text)
-        if found:
-            guard = make(found, body, remark)
+        match = pattern.match(text)
+        if match:
+            guard = make(match, body, remark)
             if guard is not None:
                 return replace(guard, text=text, line=line)
     return Guard("unknown", text=text, line=line)
@@ -42,20 +42,20 @@ def parse(reason: str) -> Guard:
 def _line(stack: str) -> str:
     """The innermost line of the user's own: torch's follow it when a module of torch is called."""
     frames = re.findall(r'File "([^"\n]+)", line (\d+)', stack)
-    own = [(file, line) for file, line in frames if "/site-packages/torch/" not in file]
-    return f"{own[-1][0]}:{own[-1][1]}" if own else ""
+    user_frames = [(file, line) for file, line in frames if "/site-packages/torch/" not in file]
+    return f"{user_frames[-1][0]}:{user_frames[-1][1]}" if user_frames else ""
 
 
 _Make = Callable[["re.Match[str]", str, str], Guard | None]
 
 
-def _size(found: re.Match[str], body: str, remark: str) -> Guard:
-    source, dim, expected, actual = found[1], int(found[2]), found[3], found[4]
+def _size(match: re.Match[str], body: str, remark: str) -> Guard:
+    source, dim, expected, actual = match[1], int(match[2]), match[3], match[4]
     kind = "parameter" if "on a parameter" in body else "size"
     return Guard(kind, source, dim, expected, actual)
 
 
-def _tensor(found: re.Match[str], body: str, remark: str) -> Guard:
+def _tensor(match: re.Match[str], body: str, remark: str) -> Guard:
     kinds = {
         "dtype": "dtype",
         "rank": "rank",
@@ -63,23 +63,23 @@ def _tensor(found: re.Match[str], body: str, remark: str) -> Guard:
         "device": "device",
         "dispatch": "dispatch",
     }
-    what = found[2].lower().split()[0]
-    dim = re.search(r"at index (\d+)", found[2] + found[3])
-    expected = re.search(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+))?$", found[3], re.I)
-    if what == "requires_grad" and expected:
+    property_name = match[2].lower().split()[0]
+    dim = re.search(r"at index (\d+)", match[2] + match[3])
+    expected = re.search(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+))?$", match[3], re.I)
+    if property_name == "requires_grad" and expected:
         wanted = expected[1].strip() == "1"
-        return Guard("requires_grad", found[1], expected=str(wanted), actual=str(not wanted))
+        return Guard("requires_grad", match[1], expected=str(wanted), actual=str(not wanted))
     return Guard(
-        kinds.get(what, "tensor"),
-        found[1],
+        kinds.get(property_name, "tensor"),
+        match[1],
         int(dim[1]) if dim else None,
         expected[1] if expected else "",
         (expected[2] or "") if expected else "",
     )
 
 
-def _state(found: re.Match[str], body: str, remark: str) -> Guard:
-    changed = found[1].split()
+def _state(match: re.Match[str], body: str, remark: str) -> Guard:
+    changed = match[1].split()
     if any(name.startswith("autocast") for name in changed):
         return Guard("autocast", ", ".join(changed))
     if changed == ["grad_mode"]:
@@ -87,24 +87,24 @@ def _state(found: re.Match[str], body: str, remark: str) -> Guard:
     return Guard("global_state", ", ".join(changed))
 
 
-def _length(found: re.Match[str], body: str, remark: str) -> Guard:
-    return Guard("keys" if found[2] == "!=" else "length", found[1], expected=found[3])
+def _length(match: re.Match[str], body: str, remark: str) -> Guard:
+    return Guard("keys" if match[2] == "!=" else "length", match[1], expected=match[3])
 
 
-def _duck(found: re.Match[str], body: str, remark: str) -> Guard | None:
-    return Guard("duck", found[1], int(found[2]), other=(found[3], int(found[4])))
+def _duck(match: re.Match[str], body: str, remark: str) -> Guard | None:
+    return Guard("duck", match[1], int(match[2]), other=(match[3], int(match[4])))
 
 
-def _zero_one(found: re.Match[str], body: str, remark: str) -> Guard:
-    return Guard("zero_one", found[1], int(found[2]))
+def _zero_one(match: re.Match[str], body: str, remark: str) -> Guard:
+    return Guard("zero_one", match[1], int(match[2]))
 
 
-def _branch(found: re.Match[str], body: str, remark: str) -> Guard:
-    return Guard("branch", found[1], int(found[2]))
+def _branch(match: re.Match[str], body: str, remark: str) -> Guard:
+    return Guard("branch", match[1], int(match[2]))
 
 
-def _constant(found: re.Match[str], body: str, remark: str) -> Guard:
-    source, value = found[1], found[2]
+def _constant(match: re.Match[str], body: str, remark: str) -> Guard:
+    source, value = match[1], match[2]
     if source.endswith(".training"):
         return Guard("training", source, expected=value)
     if re.fullmatch(r"-?\d+", value):
@@ -123,8 +123,8 @@ def _int(body: str) -> str:
 def _of(kind: str) -> _Make:
     """A guard of that kind on the first thing that the pattern names."""
 
-    def make(found: re.Match[str], body: str, remark: str) -> Guard:
-        names = [text for text in found.groups() if text]
+    def make(match: re.Match[str], body: str, remark: str) -> Guard:
+        names = [text for text in match.groups() if text]
         return Guard(kind, names[0] if names else "", expected=names[1] if names[1:] else "")
 
     return make

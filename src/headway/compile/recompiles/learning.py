@@ -45,11 +45,11 @@ def load_run(path: str) -> RecordedRun:
     return _load_folder(run_files.find_run(path))
 
 
-def _load_folder(found: Path) -> RecordedRun:
-    journals, _ = reader.read_journals(str(found / run_files.JOURNAL))
+def _load_folder(folder: Path) -> RecordedRun:
+    journals, _ = reader.read_journals(str(folder / run_files.JOURNAL))
     record = collect(journals)
     return RecordedRun(
-        run_files.read_identity(found), run_files.read_command(found), record, advise(record)
+        run_files.read_identity(folder), run_files.read_command(folder), record, advise(record)
     )
 
 
@@ -72,14 +72,14 @@ def step_time(journals: Iterable[Journal]) -> StepTime | None:
 
 
 def _journal_step_time(journal: Journal) -> StepTime | None:
-    clean = sorted(_undisturbed_windows(journal))
-    steps = sum(window_steps for _, window_steps in clean)
-    if steps < MIN_STEPS or len(clean) < MIN_WINDOWS:
+    windows = sorted(_undisturbed_windows(journal))
+    steps = sum(window_steps for _, window_steps in windows)
+    if steps < MIN_STEPS or len(windows) < MIN_WINDOWS:
         return None
-    seen = 0
-    for step_ns, window_steps in clean:
-        seen += window_steps
-        if 2 * seen >= steps:
+    steps_so_far = 0
+    for step_ns, window_steps in windows:
+        steps_so_far += window_steps
+        if 2 * steps_so_far >= steps:
             return StepTime(step_ns, steps)
     return None
 
@@ -87,11 +87,11 @@ def _journal_step_time(journal: Journal) -> StepTime | None:
 def _undisturbed_windows(journal: Journal) -> Iterator[tuple[int, int]]:
     """Time of a step and number of steps, of every window that no span reaches into."""
     spans = sorted((s.start, s.end if s.end is not None else s.start) for s in journal.spans)
-    place, busy_until = 0, 0
+    index, busy_until = 0, 0
     for window in journal.windows:
-        while place < len(spans) and spans[place][0] < window.end:
-            busy_until = max(busy_until, spans[place][1])
-            place += 1
+        while index < len(spans) and spans[index][0] < window.end:
+            busy_until = max(busy_until, spans[index][1])
+            index += 1
         steps = window.last - window.first + 1
         if window.start and busy_until <= window.start:
             yield max(window.end - window.start - window.wait, 0) // steps, steps
@@ -102,7 +102,7 @@ LEARNED_FOLDER = ".learned"
 MAX_SLOWDOWN = 1.05  # so much longer may a step be
 MAX_COMMANDS = 20  # of one job whose steps are remembered
 STOPPED_STATUSES = tuple(
-    128 + one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 )
 FAILED_BEFORE_FIRST_STEP = "with them the job failed before its first step"
 
@@ -115,15 +115,15 @@ class StepTimes:
     marked: StepTime | None = None
     off: str = ""  # why the sources are not marked any more
 
-    def judged(self) -> StepTimes:
+    def judge(self) -> StepTimes:
         """Taken back when both times are known and the marked one is clearly longer."""
         if self.off or self.marked is None or self.without is None:
             return self
         if self.marked.ns <= MAX_SLOWDOWN * self.without.ns:
             return self
-        longer = 100 * (self.marked.ns / self.without.ns - 1)
+        percent = 100 * (self.marked.ns / self.without.ns - 1)
         times = f"{self.marked.ns / 1e6:.2f} ms instead of {self.without.ns / 1e6:.2f} ms"
-        return replace(self, off=f"with them a step took {times}, {longer:.0f} % longer")
+        return replace(self, off=f"with them a step took {times}, {percent:.0f} % longer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +134,14 @@ class LearnedSources:
     env: Mapping[str, str] = field(default_factory=dict)
     paces: Mapping[str, StepTimes] = field(default_factory=dict)
 
-    def pace(self, command: str) -> StepTimes:
+    def step_times(self, command: str) -> StepTimes:
         """Of that command."""
         return self.paces.get(command, StepTimes())
 
-    def with_pace(self, command: str, pace: StepTimes) -> LearnedSources:
+    def with_step_times(self, command: str, step_times: StepTimes) -> LearnedSources:
         """The newest commands are kept."""
-        others = [(name, one) for name, one in self.paces.items() if name != command]
-        return replace(self, paces=dict([*others, (command, pace)][-MAX_COMMANDS:]))
+        others = [(name, times) for name, times in self.paces.items() if name != command]
+        return replace(self, paces=dict([*others, (command, step_times)][-MAX_COMMANDS:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class RunEvidence:
     applied: bool  # whether it ran with what was learned
     marked: bool  # whether anything was marked, by us or by the user
     time: StepTime | None
-    stillborn: bool  # it failed before its first step
+    failed_before_first_step: bool  # it failed before its first step
 
 
 def command_digest(command: Sequence[str]) -> str:
@@ -164,52 +164,56 @@ def command_digest(command: Sequence[str]) -> str:
 
 
 def settings_to_apply(
-    known: LearnedSources, command: str, env: Mapping[str, str]
+    learned: LearnedSources, command: str, env: Mapping[str, str]
 ) -> tuple[dict[str, str], str]:
     """What to set for the next run, and the line that says so; nothing that the user has set."""
-    if not known.env:
+    if not learned.env:
         return {}, ""
-    if off := known.pace(command).off:
+    if off := learned.step_times(command).off:
         return {}, with_code(f"learned sources are not marked: {off}", code="learned-sources-off")
-    taken = [name for name in SETTINGS if env.get(name)]
-    if taken:
-        text = f"learned sources are left to you, as {taken[0]} is set"
+    already_set = [name for name in SETTINGS if env.get(name)]
+    if already_set:
+        text = f"learned sources are left to you, as {already_set[0]} is set"
         return {}, with_code(text, code="learned-sources-not-applied")
-    entries = [count(len(text.split(",")), "entry") for text in known.env.values()]
-    told = ", ".join(f"{name} ({many})" for name, many in zip(known.env, entries, strict=True))
-    return dict(known.env), f"set as earlier runs have taught: {told}"
+    entries = [count(len(text.split(",")), "entry") for text in learned.env.values()]
+    listed = ", ".join(f"{name} ({size})" for name, size in zip(learned.env, entries, strict=True))
+    return dict(learned.env), f"set as earlier runs have taught: {listed}"
 
 
-def update_learned(known: LearnedSources, command: str, seen: RunEvidence) -> LearnedSources:
+def update_learned(learned: LearnedSources, command: str, evidence: RunEvidence) -> LearnedSources:
     """What is known once a run is over. Times of another torch say nothing of this one."""
-    if seen.applied and seen.stillborn:
-        return known.with_pace(command, replace(known.pace(command), off=FAILED_BEFORE_FIRST_STEP))
-    if seen.torch is None:
-        return known
-    if known.torch != seen.torch:
-        known = LearnedSources(torch=seen.torch)
+    if evidence.applied and evidence.failed_before_first_step:
+        return learned.with_step_times(
+            command, replace(learned.step_times(command), off=FAILED_BEFORE_FIRST_STEP)
+        )
+    if evidence.torch is None:
+        return learned
+    if learned.torch != evidence.torch:
+        learned = LearnedSources(torch=evidence.torch)
     both = {
-        name: sources.join(known.env.get(name, ""), seen.env.get(name, "").split(","))
+        name: sources.join(learned.env.get(name, ""), evidence.env.get(name, "").split(","))
         for name in SETTINGS
     }
-    env = {name: text for name, text in sources.supported_entries(both, seen.torch).items() if text}
-    pace = known.pace(command)
-    if pace.off and env != known.env:  # there is more to mark than what was too slow
-        pace = replace(pace, off="", marked=None)
-    if seen.time is not None and seen.applied:
-        pace = replace(pace, marked=seen.time)
-    elif seen.time is not None and not seen.marked:
-        pace = replace(pace, without=seen.time)
-    return replace(known, env=env).with_pace(command, pace.judged())
+    env = {
+        name: text for name, text in sources.supported_entries(both, evidence.torch).items() if text
+    }
+    step_times = learned.step_times(command)
+    if step_times.off and env != learned.env:  # there is more to mark than what was too slow
+        step_times = replace(step_times, off="", marked=None)
+    if evidence.time is not None and evidence.applied:
+        step_times = replace(step_times, marked=evidence.time)
+    elif evidence.time is not None and not evidence.marked:
+        step_times = replace(step_times, without=evidence.time)
+    return replace(learned, env=env).with_step_times(command, step_times.judge())
 
 
-def summary_lines(known: LearnedSources, before: LearnedSources, command: str) -> list[str]:
+def summary_lines(learned: LearnedSources, before: LearnedSources, command: str) -> list[str]:
     """What to say at the end of a run: that something was learned, or taken back."""
-    off = known.pace(command).off
-    if off and not before.pace(command).off:
+    off = learned.step_times(command).off
+    if off and not before.step_times(command).off:
         text = f"learned sources will not be marked again: {off}"
         return [with_code(text, code="learned-sources-off")]
-    if known.env != before.env and not off:
+    if learned.env != before.env and not off:
         return ["learned sources for the next run with --learn; `headway recompiles` shows them"]
     return []
 
@@ -218,33 +222,33 @@ class RecompileLearner:
     """One run with `--learn`: what it gets from those before it, and leaves for the next."""
 
     def __init__(
-        self, runs: Path, job: str, command: Sequence[str], say: Callable[[str], object]
+        self, runs: Path, job: str, command: Sequence[str], log: Callable[[str], object]
     ) -> None:
-        self.path, self.job, self.say = runs / LEARNED_FOLDER / f"{job}.json", job, say
+        self.path, self.job, self.log = runs / LEARNED_FOLDER / f"{job}.json", job, log
         self.command = command_digest(command)
-        self.known = read_learned(self.path)
+        self.learned = read_learned(self.path)
         self.applied: dict[str, str] = {}
 
     def begin(self, env: Mapping[str, str]) -> dict[str, str]:
         """What to add to the job's environment."""
-        self.applied, line = settings_to_apply(self.known, self.command, env)
+        self.applied, line = settings_to_apply(self.learned, self.command, env)
         if line:
-            self.say(f"headway: {line}")
+            self.log(f"headway: {line}")
         return self.applied
 
     def end(self, run: Path, status: int) -> None:
         """Nothing here can cost the job its exit code."""
         try:
-            known = update_learned(
-                self.known, self.command, collect_evidence(run, self.applied, status)
+            learned = update_learned(
+                self.learned, self.command, collect_evidence(run, self.applied, status)
             )
-            if known != self.known:
-                write_learned(self.path, self.job, known)
-            for line in summary_lines(known, self.known, self.command):
-                self.say(f"headway: {line}")
+            if learned != self.learned:
+                write_learned(self.path, self.job, learned)
+            for line in summary_lines(learned, self.learned, self.command):
+                self.log(f"headway: {line}")
         except Exception as error:
             text = f"headway: nothing was learned ({type(error).__name__}: {error})"
-            self.say(with_code(text, code="learning-failed"))
+            self.log(with_code(text, code="learning-failed"))
 
 
 def collect_evidence(run: Path, applied: Mapping[str, str], status: int) -> RunEvidence:
@@ -252,14 +256,16 @@ def collect_evidence(run: Path, applied: Mapping[str, str], status: int) -> RunE
     journals, _ = reader.read_journals(str(run / run_files.JOURNAL))
     record = collect(journals)
     # Unbacked sizes can make torch refuse the code: only what a run had set is taken over.
-    kept = record.marked.get(SETTINGS[UNBACKED], "")
+    unbacked = record.marked.get(SETTINGS[UNBACKED], "")
     return RunEvidence(
         torch=record.torch if record.graphs else None,
-        env=sources.as_dynamic(advise(record).env, keep=kept),
+        env=sources.as_dynamic(advise(record).env, keep=unbacked),
         applied=bool(applied),
         marked=bool(record.marked),
         time=step_time(journals),
-        stillborn=_failed(status) and not record.steps and _tried_to_compile(journals),
+        failed_before_first_step=_failed(status)
+        and not record.steps
+        and _tried_to_compile(journals),
     )
 
 
@@ -276,25 +282,25 @@ def _tried_to_compile(journals: Iterable[Journal]) -> bool:
 def read_learned(path: Path) -> LearnedSources:
     """What the file says; nothing where there is none, or none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
             return LearnedSources()
-        env = {name: str(found["env"][name]) for name in SETTINGS if found["env"].get(name)}
-        paces = {str(name): _read_step_times(one) for name, one in found["paces"].items()}
-        return LearnedSources(torch=found["torch"], env=env, paces=paces)
+        env = {name: str(content["env"][name]) for name in SETTINGS if content["env"].get(name)}
+        paces = {str(name): _read_step_times(times) for name, times in content["paces"].items()}
+        return LearnedSources(torch=content["torch"], env=env, paces=paces)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return LearnedSources()
 
 
-def _read_step_times(told: Mapping[str, Any]) -> StepTimes:
+def _read_step_times(content: Mapping[str, Any]) -> StepTimes:
     without, marked = (
-        StepTime(**told[name]) if told[name] else None for name in ("without", "marked")
+        StepTime(**content[name]) if content[name] else None for name in ("without", "marked")
     )
-    return StepTimes(without, marked, str(told["off"]))
+    return StepTimes(without, marked, str(content["off"]))
 
 
-def write_learned(path: Path, job: str, known: LearnedSources) -> None:
+def write_learned(path: Path, job: str, learned: LearnedSources) -> None:
     """All of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"schema": SCHEMA, "job": job, **asdict(known)}
+    content = {"schema": SCHEMA, "job": job, **asdict(learned)}
     atomic_write.write_atomically(path, json.dumps(content, indent=1) + "\n")

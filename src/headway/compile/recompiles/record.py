@@ -17,7 +17,9 @@ class Recompile:
     where: str
     reasons: tuple[str, ...]  # of every version of the frame; the one used last comes first
     caller: str = ""
-    seen: Mapping[str, Any] = field(default_factory=dict)  # values, by the name in the guard
+    guard_values: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # values, by the name in the guard
     step: int | None = None
     ns: int = 0
     rebuilt: bool = False  # the same place, but no version to compare with
@@ -40,8 +42,8 @@ class Record:
 def collect(journals: Iterable[Journal]) -> Record:
     """From all processes of all attempts; the order does not matter."""
     processes = sorted(
-        (j for j in journals if j.role != "launcher" and not j.helper),
-        key=lambda j: (j.rank or 0, j.begin, j.name),
+        (journal for journal in journals if journal.role != "launcher" and not journal.helper),
+        key=lambda journal: (journal.rank or 0, journal.begin, journal.name),
     )
     recompiles: list[Recompile] = []
     lattice: dict[str, list[Any]] = {}
@@ -56,14 +58,14 @@ def collect(journals: Iterable[Journal]) -> Record:
         recompiles += [_limit_reached(event, rank) for event in journal.named("recompile_limit")]
         graphs[rank] = graphs.get(rank, 0) + sum(map(_made_a_graph, compiles))
         spent[rank] = spent.get(rank, 0) + sum(map(_length, compiles))
-        for told in [*(s.fields for s in compiles), *journal.named("recompile_limit")]:
-            torch = _text(told.get("torch")) or torch
-            for name, entries in _mapping(told.get("marked")).items():
+        for fields in [*(s.fields for s in compiles), *journal.named("recompile_limit")]:
+            torch = _text(fields.get("torch")) or torch
+            for name, entries in _mapping(fields.get("marked")).items():
                 marked[name] = _text(entries)
-            for source, shape in _pairs(told.get("lattice")):
-                known = lattice.setdefault(source, [])
-                if shape not in known:
-                    known.append(shape)
+            for source, shape in _pairs(fields.get("lattice")):
+                shapes = lattice.setdefault(source, [])
+                if shape not in shapes:
+                    shapes.append(shape)
         torch = torch or _text(journal.facts.get("torch")) or None
     return Record(
         torch=torch,
@@ -83,32 +85,32 @@ def _recompiles(journal: Journal, rank: int, compiles: Sequence[Span]) -> list[R
         if span.fields.get("trigger") == "LAZY_BACKWARD":
             name = str(span.fields.get("compile_id"))
             backward[name] = backward.get(name, 0) + _length(span)
-    found = []
-    before: set[str] = set()
+    recompiles = []
+    places_seen: set[str] = set()
     for span in compiles:
         fields = span.fields
         if fields.get("trigger") == "LAZY_BACKWARD":
             continue
         where = _text(fields.get("where"))
-        first = where not in before
-        before.add(where)
+        first = where not in places_seen
+        places_seen.add(where)
         step = _step(journal, span)
         reason = _text(fields.get("reason"))
         if not where or not (reason or step or not first):
             continue
-        found.append(
+        recompiles.append(
             Recompile(
                 rank=rank,
                 where=where,
                 reasons=_reasons(fields),
                 caller=_text(fields.get("caller")),
-                seen=_mapping(fields.get("seen")),
+                guard_values=_mapping(fields.get("seen")),
                 step=step,
                 ns=_length(span) + backward.get(str(fields.get("compile_id")), 0),
                 rebuilt=not reason and not first,
             )
         )
-    return found
+    return recompiles
 
 
 def _limit_reached(event: Mapping[str, Any], rank: int) -> Recompile:
@@ -118,7 +120,7 @@ def _limit_reached(event: Mapping[str, Any], rank: int) -> Recompile:
         where=_text(event.get("where")) or "?",
         reasons=_reasons(event),
         caller=_text(event.get("caller")),
-        seen=_mapping(event.get("seen")),
+        guard_values=_mapping(event.get("seen")),
         step=step if type(step) is int else None,
         limit=_text(event.get("limit")) or "recompile_limit",
     )
@@ -127,17 +129,17 @@ def _limit_reached(event: Mapping[str, Any], rank: int) -> Recompile:
 def _reasons(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The first one whole, as torch gave it; of the others at least their beginning."""
     first = _text(fields.get("reason"))
-    every = fields.get("reasons")
-    others = [text for text in every if isinstance(text, str)] if isinstance(every, list) else []
+    listed = fields.get("reasons")
+    others = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
     return (first, *others[1:]) if first else tuple(others)
 
 
 def _step(journal: Journal, span: Span) -> int:
     """How many steps were done when it began; by the clock where the journal does not say."""
-    told = span.fields.get("step")
-    if type(told) is int:
-        return told
-    return max((w.last for w in journal.windows if w.end <= span.start), default=0)
+    step = span.fields.get("step")
+    if type(step) is int:
+        return step
+    return max((window.last for window in journal.windows if window.end <= span.start), default=0)
 
 
 def _steps(journal: Journal) -> int:

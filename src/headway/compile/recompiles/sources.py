@@ -50,29 +50,29 @@ def with_scope(name: str, known: Mapping[str, str]) -> str:
 
 def version(text: str | None) -> tuple[int, int] | None:
     """`2.13.0+cpu` is (2, 13)."""
-    found = re.match(r"(\d+)\.(\d+)", text or "")
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def knows_dimensions(torch: str | None) -> bool:
     """Whether that version takes `:N`; where it is not known, what all versions take is safe."""
-    known = version(torch)
-    return known is not None and known >= DIMENSIONS_SINCE
+    parsed = version(torch)
+    return parsed is not None and parsed >= DIMENSIONS_SINCE
 
 
-def entries(wanted: Iterable[Source], static: Iterable[Source], torch: str | None) -> list[str]:
+def entries(sources: Iterable[Source], static: Iterable[Source], torch: str | None) -> list[str]:
     """Entries that mark what is wanted, and as little else as names can tell."""
     by_dim = knows_dimensions(torch)
-    left = list(dict.fromkeys(s if by_dim else Source(s.name) for s in wanted))
-    names = {source.name for source in left}
+    remaining = list(dict.fromkeys(s if by_dim else Source(s.name) for s in sources))
+    names = {source.name for source in remaining}
     if by_dim:
-        still = set(static) - set(left)
+        unchanging = set(static) - set(remaining)
     else:
-        still = {Source(s.name) for s in static if s.name not in names}
+        unchanging = {Source(s.name) for s in static if s.name not in names}
     out: list[str] = []
-    for form in (_numbered, _keyed):
-        left = _fold(left, still, form, out)
-    return out + [_entry(_exactly(source.name), source.dim) for source in left]
+    for pattern_of in (_numbered, _keyed):
+        remaining = _fold(remaining, unchanging, pattern_of, out)
+    return out + [_entry(_exactly(source.name), source.dim) for source in remaining]
 
 
 def any_key(container: str, dim: int | None, torch: str | None) -> str:
@@ -91,16 +91,18 @@ def supported_entries(env: Mapping[str, str], torch: str | None) -> dict[str, st
     if knows_dimensions(torch):
         return dict(env)
     return {
-        name: ",".join(one for one in _split(text) if not re.search(r":\d+$", one))
+        name: ",".join(entry for entry in _split(text) if not re.search(r":\d+$", entry))
         for name, text in env.items()
     }
 
 
 def as_dynamic(env: Mapping[str, str], keep: str = "") -> dict[str, str]:
     """The same settings with sizes that are dynamic only, not unbacked, but for those to keep."""
-    moved = [entry for entry in _split(env.get(UNBACKED, "")) if entry not in _split(keep)]
-    found = {**env, DYNAMIC: join(env.get(DYNAMIC, ""), moved), UNBACKED: keep}
-    return {name: text for name, text in found.items() if text}
+    no_longer_unbacked = [
+        entry for entry in _split(env.get(UNBACKED, "")) if entry not in _split(keep)
+    ]
+    settings = {**env, DYNAMIC: join(env.get(DYNAMIC, ""), no_longer_unbacked), UNBACKED: keep}
+    return {name: text for name, text in settings.items() if text}
 
 
 def is_covered(source: Source, marked: str, torch: str | None) -> bool:
@@ -111,10 +113,10 @@ def is_covered(source: Source, marked: str, torch: str | None) -> bool:
         if suffix and knows_dimensions(torch):
             pattern, dim = suffix[1], int(suffix[2])
         try:
-            hit = pattern == source.name or re.match(pattern, source.name)
+            is_match = pattern == source.name or re.match(pattern, source.name)
         except re.error:
             continue
-        if hit and (dim is None or source.dim is None or dim == source.dim):
+        if is_match and (dim is None or source.dim is None or dim == source.dim):
             return True
     return False
 
@@ -124,33 +126,38 @@ def _split(marked: str) -> list[str]:
 
 
 def _fold(
-    left: Sequence[Source], still: set[Source], form: Callable[[str], str], out: list[str]
+    sources: Sequence[Source],
+    unchanging: set[Source],
+    pattern_of: Callable[[str], str],
+    out: list[str],
 ) -> list[Source]:
     """Names of one form become one entry, unless it would mark one that never changes."""
     groups: dict[tuple[str, int | None], list[Source]] = {}
-    for source in left:
-        groups.setdefault((form(source.name), source.dim), []).append(source)
-    rest = []
+    for source in sources:
+        groups.setdefault((pattern_of(source.name), source.dim), []).append(source)
+    unfolded = []
     for (pattern, dim), members in groups.items():
         # A number has no dimension, so that `:N` marks it all the same.
-        beside = any(one.dim in (dim, None) and re.match(pattern, one.name) for one in still)
-        if len(members) >= MIN_FOLDED and not beside:
+        marks_unchanging = any(
+            other.dim in (dim, None) and re.match(pattern, other.name) for other in unchanging
+        )
+        if len(members) >= MIN_FOLDED and not marks_unchanging:
             out.append(_entry(pattern, dim))
         else:
-            rest += members
-    return rest
+            unfolded += members
+    return unfolded
 
 
 def _numbered(name: str) -> str:
     """The same name with any numbers in it."""
     pieces = re.split(r"([0-9]+)", name)
-    return "".join(r"\d+" if one.isdecimal() else _escaped(one) for one in pieces) + r"\Z"
+    return "".join(r"\d+" if piece.isdecimal() else _escaped(piece) for piece in pieces) + r"\Z"
 
 
 def _keyed(name: str) -> str:
     """The same container with any key; all locals of all frames are no container."""
-    outer = re.fullmatch(r"([LG]\[.+)\['[^']+'\]", name)
-    return any_key(outer[1], None, None) if outer else _escaped(name) + r"\Z"
+    match = re.fullmatch(r"([LG]\[.+)\['[^']+'\]", name)
+    return any_key(match[1], None, None) if match else _escaped(name) + r"\Z"
 
 
 def _exactly(name: str) -> str:

@@ -43,32 +43,32 @@ def verify(
     cwd: Path,
     advice: Advice,
     steps: int,
-    say: Callable[[str], object] = lambda text: None,
+    log: Callable[[str], object] = lambda text: None,
 ) -> list[Trial]:
     """As it is, then with the settings; again as long as a trial finds more to mark."""
-    with tempfile.TemporaryDirectory(prefix="headway-verify-") as made:
-        bench = _TrialRunner(command, cwd, steps, Path(made), say)
-        trials = [bench.run("as it is", {})]
+    with tempfile.TemporaryDirectory(prefix="headway-verify-") as folder:
+        runner = _TrialRunner(command, cwd, steps, Path(folder), log)
+        trials = [runner.run("as it is", {})]
         env = dict(advice.env)
         if trials[0].failed or not env:
             return trials
-        trials.append(bench.run("with the settings", env))
+        trials.append(runner.run("with the settings", env))
         if trials[-1].failed and env.get(UNBACKED):
             env = sources.as_dynamic(env)
-            trials.append(bench.run("without unbacked sizes", env))
+            trials.append(runner.run("without unbacked sizes", env))
         while len(trials) <= MAX_ROUNDS and not trials[-1].failed:
             more = dict(trials[-1].advice.env)
             if not trials[-1].advice.recompiles or more == env:
                 break
             env = more
-            trials.append(bench.run("with what that found", env))
+            trials.append(runner.run("with what that found", env))
         return trials
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
     """The trial that got through with the fewest recompiles; of several, the simplest."""
-    through = [trial for trial in trials if not trial.failed] or list(trials[:1])
-    return min(through, key=lambda trial: trial.advice.recompiles)
+    completed = [trial for trial in trials if not trial.failed] or list(trials[:1])
+    return min(completed, key=lambda trial: trial.advice.recompiles)
 
 
 class _TrialRunner:
@@ -80,53 +80,61 @@ class _TrialRunner:
         cwd: Path,
         steps: int,
         folder: Path,
-        say: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
-        self.command, self.cwd, self.steps, self.folder, self.say = command, cwd, steps, folder, say
+        self.command, self.cwd, self.steps, self.folder, self.log = command, cwd, steps, folder, log
         self.count = 0
 
     def run(self, name: str, env: Mapping[str, str]) -> Trial:
         self.count += 1
-        place = self.folder / str(self.count)
-        place.mkdir()
-        self.say(f"headway: trial {self.count}, {name}: {self.steps} steps")
-        words = [sys.executable, "-m", "headway", "run", "-o", str(place / "run"), "--no-report"]
-        log = place / "log"
-        with log.open("wb") as output:
-            done = subprocess.run(
-                [*words, "--", *self.command],
+        folder = self.folder / str(self.count)
+        folder.mkdir()
+        self.log(f"headway: trial {self.count}, {name}: {self.steps} steps")
+        launcher = [
+            sys.executable,
+            "-m",
+            "headway",
+            "run",
+            "-o",
+            str(folder / "run"),
+            "--no-report",
+        ]
+        log_file = folder / "log"
+        with log_file.open("wb") as output:
+            process = subprocess.run(
+                [*launcher, "--", *self.command],
                 cwd=self.cwd,
-                env=self._environment(place, env),
+                env=self._environment(folder, env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         tail = (
-            log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-            if done.returncode
+            log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+            if process.returncode
             else []
         )
-        if not (place / "run" / "journal").is_dir():
+        if not (folder / "run" / "journal").is_dir():
             raise HeadwayError(
                 "the trial could not be started: " + " ".join(tail[-1:]), code="trial-not-started"
             )
         return Trial(
-            name, env, done.returncode, load_run(str(place / "run")).advice, "\n".join(tail)
+            name, env, process.returncode, load_run(str(folder / "run")).advice, "\n".join(tail)
         )
 
-    def _environment(self, place: Path, env: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
         """Without what an outer launcher or the user has set; caches empty, so that all compile."""
-        own = {
+        inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("HEADWAY_") and name not in SETTINGS
         }
         settings = ("RESTARTS", "WARM", "LEARN", "REPORT", "HANG_WATCH")
         return {
-            **own,
+            **inherited,
             **{f"HEADWAY_{name}": "0" for name in settings},
             "HEADWAY_COMPILE_CACHE": "",
             ENV_STEPS: str(self.steps),
-            "TORCHINDUCTOR_CACHE_DIR": str(place / "cache"),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
             **env,
         }

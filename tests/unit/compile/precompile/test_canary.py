@@ -36,8 +36,8 @@ class Bench:
             self.model,
             self.model,
             loaded=loaded,
-            watch=lambda: lambda: tuple(self.watched),
-            distrust=self.distrust,
+            make_id_reader=lambda: lambda: tuple(self.watched),
+            on_mismatch=self.distrust,
         )
 
     def distrust(self, why: Reason) -> Callable[..., Any]:
@@ -117,7 +117,7 @@ def test_a_change_behind_a_dropped_guard_ends_it(torch: Any) -> None:
 def test_what_a_guard_looks_at_is_gone(torch: Any) -> None:
     """The training step goes on, without the package."""
     bench = Bench(torch, lambda model, x: model(x), loaded=False)
-    bench.canary.watch = lambda: lambda: (id(bench.watched[0]),)
+    bench.canary.make_id_reader = lambda: lambda: (id(bench.watched[0]),)
     bench.canary(torch.ones(3))
     bench.watched.clear()
     assert bench.canary(torch.ones(3))["n"] == 3
@@ -126,7 +126,7 @@ def test_what_a_guard_looks_at_is_gone(torch: Any) -> None:
 
 def test_what_cannot_be_looked_at(torch: Any) -> None:
     bench = Bench(torch, lambda model, x: model(x))
-    bench.canary.watch = lambda: lambda: (id(bench.nothing),)  # type: ignore[attr-defined]
+    bench.canary.make_id_reader = lambda: lambda: (id(bench.nothing),)  # type: ignore[attr-defined]
     assert bench.canary(torch.ones(3))["n"] == 3
     assert bench.codes == ["package-outdated"]
     assert bench.canary(torch.ones(3))["n"] == 3

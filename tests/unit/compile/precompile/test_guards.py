@@ -151,14 +151,14 @@ ENTRIES = [
 
 def kept(folder: Path) -> PackageGuards:
     guards = PackageGuards()
-    guards.take(ENTRIES, __name__, top=True)
+    guards.add(ENTRIES, __name__, top=True)
     guards.write(str(folder))
     return guards
 
 
 def test_the_same_things_agree(tmp_path: Path) -> None:
     guards = kept(tmp_path)
-    assert len(guards.dropped) == 4 and not guards.unknowable
+    assert len(guards.dropped) == 4 and not guards.unportable_reason
     assert mismatch_reason(str(tmp_path), Model().forward) == ""
 
 
@@ -180,15 +180,15 @@ def test_what_cannot_be_told_disagrees(tmp_path: Path, content: str | None) -> N
 
 def test_a_guard_on_locals_of_a_part_cannot_be_checked_later() -> None:
     guards = PackageGuards()
-    guards.take([entry("L['self'].own", plus)], __name__, top=False)
-    assert "L['self'].own" in guards.unknowable
+    guards.add([entry("L['self'].own", plus)], __name__, top=False)
+    assert "L['self'].own" in guards.unportable_reason
 
 
 def test_a_change_in_mid_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     guards = PackageGuards()
-    guards.take(ENTRIES, __name__, top=True)
+    guards.add(ENTRIES, __name__, top=True)
     model = Model()
-    look = guards.watch(model.forward)
+    look = guards.make_id_reader(model.forward)
     before = look()
     assert look() == before and len(before) == 4
     model.own = minus
@@ -201,10 +201,10 @@ def test_a_change_in_mid_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("source", ["L['self'].FLAG[0]", """L['self'].G["G['act']"]"""])
 def test_names_that_look_like_the_globals(source: str) -> None:
     guards = PackageGuards()
-    guards.take([entry(source, plus)], "json", top=True)
-    guards.take([entry("G['act']", plus)], __name__, top=True)
+    guards.add([entry(source, plus)], "json", top=True)
+    guards.add([entry("G['act']", plus)], __name__, top=True)
     model = Model()
-    look = guards.watch(model.forward)
+    look = guards.make_id_reader(model.forward)
     before = look()
     assert before == (id(plus), id(plus))
     model.FLAG[0] = minus
@@ -213,4 +213,4 @@ def test_names_that_look_like_the_globals(source: str) -> None:
 
 
 def test_without_guards_nothing_changes() -> None:
-    assert PackageGuards().watch(Model().forward)() == ()
+    assert PackageGuards().make_id_reader(Model().forward)() == ()

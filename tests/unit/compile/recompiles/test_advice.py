@@ -59,10 +59,10 @@ def test_the_guard_that_torch_gave_up_at_counts_too(job: FakeRun, rank: FakeJour
     found = advice_of(job)
     assert found.recompiles == 1
     assert found.env == {DYNAMIC: "L['x']:0,L['offs']:0"}
-    (storm,) = found.storms
+    (storm,) = found.limit_hits
     assert (storm.where, storm.step, storm.ranks) == (WHERE, 7, (0,))
     assert found.last_step == 7
-    assert [(c.source, c.times) for c in found.causes] == [("L['x']", 1), ("L['offs']", 0)]
+    assert [(c.source, c.count) for c in found.causes] == [("L['x']", 1), ("L['offs']", 0)]
 
 
 def test_floats_and_what_the_code_pins_down_are_not_marked(job: FakeRun, rank: FakeJournal) -> None:
@@ -72,7 +72,7 @@ def test_floats_and_what_the_code_pins_down_are_not_marked(job: FakeRun, rank: F
     again(rank, 4, "0/1: n == 4  # for _ in range(n):  # model.py:3 in forward")
     again(rank, 6, "0/1: tensor 'x' rank mismatch. expected 1, actual 2")
     found = advice_of(job)
-    assert found.env == {} and not found.helps
+    assert found.env == {} and not found.has_new_settings
     assert {c.kind for c in found.causes} == {"float", "pinned", "rank"}
 
 
@@ -88,7 +88,7 @@ def test_a_size_that_becomes_one_is_unbacked(job: FakeRun, rank: FakeJournal) ->
     found = advice_of(job)
     assert found.env == {UNBACKED: "L['x']:0"}
     (cause,) = found.causes
-    assert (cause.kind, cause.times, cause.values) == ("zero_one", 2, ("4", "5", "1"))
+    assert (cause.kind, cause.count, cause.values) == ("zero_one", 2, ("4", "5", "1"))
 
 
 def test_a_size_that_the_code_asks_for_stays_dynamic(job: FakeRun, rank: FakeJournal) -> None:
@@ -106,7 +106,7 @@ def test_ranks_compile_side_by_side(job: FakeRun) -> None:
             again(rank, 4, "0/1: tensor 'y' dtype mismatch. expected Float, actual Half")
     found = advice_of(job)
     assert (found.recompiles, found.ns) == (2, 2_000_000_000)  # on rank 1
-    assert [(c.kind, c.times, c.ranks) for c in found.causes] == [
+    assert [(c.kind, c.count, c.ranks) for c in found.causes] == [
         ("size", 1, (0, 1, 2)),
         ("dtype", 1, (1,)),
     ]
@@ -119,14 +119,14 @@ def test_what_was_set_already_stays_and_is_not_advised_again(
     again(rank, 1, marked=marked)
     again(rank, 3, size("x", 0, 4, 5))  # marked or not, its code pins it down
     found = advice_of(job)
-    assert found.env[DYNAMIC] == "L['x'],L['z']:1" and not found.helps
+    assert found.env[DYNAMIC] == "L['x'],L['z']:1" and not found.has_new_settings
     again(rank, 5, size("y", 2, 4, 5))
     found = advice_of(job)
     assert found.env == {
         DYNAMIC: "L['x'],L['z']:1,L['y']:2",
         "TORCH_COMPILE_DYNAMIC_VALUES": "1111",
     }
-    assert found.helps
+    assert found.has_new_settings
 
 
 def test_strings_are_made_for_the_torch_of_the_run(job: FakeRun) -> None:

@@ -30,7 +30,7 @@ TORCH = "2.13.0"
 def seen(**fields: Any) -> RunEvidence:
     known: dict[str, Any] = {
         "torch": TORCH, "env": X, "applied": False, "marked": False, "time": None,
-        "stillborn": False,
+        "failed_before_first_step": False,
     }  # fmt: skip
     return RunEvidence(**{**known, **fields})
 
@@ -58,17 +58,17 @@ def test_what_the_user_sets_is_the_users(variable: str) -> None:
 def test_slower_steps_are_taken_back() -> None:
     known = learning.update_learned(LearnedSources(), "c", seen(time=time(10)))
     well = learning.update_learned(known, "c", seen(applied=True, marked=True, time=time(10.5)))
-    assert not well.pace("c").off
+    assert not well.step_times("c").off
     slow = learning.update_learned(known, "c", seen(applied=True, marked=True, time=time(10.6)))
-    assert re.findall(r"[\d.]+", slow.pace("c").off) == ["10.60", "10.00", "6"]
+    assert re.findall(r"[\d.]+", slow.step_times("c").off) == ["10.60", "10.00", "6"]
     env, line = learning.settings_to_apply(slow, "c", {})
     assert env == {} and codes(line) == ["learned-sources-off"]
     (line,) = learning.summary_lines(slow, known, "c")
     assert codes(line) == ["learned-sources-off"]
     # Runs without them do not change that, another thing to mark does.
-    assert learning.update_learned(slow, "c", seen(time=time(9))).pace("c").off
+    assert learning.update_learned(slow, "c", seen(time=time(9))).step_times("c").off
     more = learning.update_learned(slow, "c", seen(env={DYNAMIC: "L['y']:0"}, time=time(9)))
-    assert more.pace("c") == StepTimes(without=time(9)) and more.env == {
+    assert more.step_times("c") == StepTimes(without=time(9)) and more.env == {
         DYNAMIC: "L['x']:0,L['y']:0"
     }
 
@@ -76,24 +76,27 @@ def test_slower_steps_are_taken_back() -> None:
 def test_only_like_is_compared_with_like() -> None:
     known = learning.update_learned(LearnedSources(), "c", seen(time=time(10)))
     other = learning.update_learned(known, "d", seen(applied=True, marked=True, time=time(90)))
-    assert not other.pace("c").off and not other.pace("d").off  # d never ran without
+    assert not other.step_times("c").off and not other.step_times("d").off  # d never ran without
     newer = learning.update_learned(known, "c", seen(torch="2.14.0", applied=True, time=time(90)))
-    assert newer.torch == "2.14.0" and newer.pace("c") == StepTimes(marked=time(90))
+    assert newer.torch == "2.14.0" and newer.step_times("c") == StepTimes(marked=time(90))
     own = learning.update_learned(
         known, "c", seen(marked=True, time=time(90))
     )  # marked by the user
-    assert own.pace("c") == StepTimes(without=time(10))
+    assert own.step_times("c") == StepTimes(without=time(10))
     few = learning.update_learned(known, "c", seen(applied=True, marked=True, time=None))
-    assert few.pace("c") == StepTimes(without=time(10))
+    assert few.step_times("c") == StepTimes(without=time(10))
 
 
 def test_a_job_that_dies_of_it_is_left_alone() -> None:
     known = LearnedSources(torch=TORCH, env=X)
     dead = learning.update_learned(
-        known, "c", seen(torch=None, env={}, applied=True, stillborn=True)
+        known, "c", seen(torch=None, env={}, applied=True, failed_before_first_step=True)
     )
-    assert dead.pace("c").off == learning.FAILED_BEFORE_FIRST_STEP and dead.env == X
-    assert learning.update_learned(known, "c", seen(torch=None, env={}, stillborn=True)) == known
+    assert dead.step_times("c").off == learning.FAILED_BEFORE_FIRST_STEP and dead.env == X
+    assert (
+        learning.update_learned(known, "c", seen(torch=None, env={}, failed_before_first_step=True))
+        == known
+    )
 
 
 def test_strings_of_another_torch_are_made_valid() -> None:
@@ -174,9 +177,9 @@ def test_a_run_that_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
 
 def test_a_pace_without_both_times_is_not_judged() -> None:
     for pace in (StepTimes(), StepTimes(without=time(1)), StepTimes(marked=time(9))):
-        assert pace.judged() == pace
+        assert pace.judge() == pace
     off = replace(StepTimes(time(1), time(9)), off="before")
-    assert off.judged() == off
+    assert off.judge() == off
 
 
 @pytest.mark.parametrize(
@@ -203,8 +206,8 @@ def test_whose_fault_a_failed_start_is(
     job.write(tmp_path)
     known = LearnedSources(torch=TORCH, env=X)
     after = learning.update_learned(known, "c", learning.collect_evidence(tmp_path, X, status))
-    assert bool(after.pace("c").off) == off
-    assert learning.collect_evidence(tmp_path, X, status).stillborn == off
+    assert bool(after.step_times("c").off) == off
+    assert learning.collect_evidence(tmp_path, X, status).failed_before_first_step == off
 
 
 def test_the_median_of_what_nothing_disturbs() -> None:
