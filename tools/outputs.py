@@ -354,7 +354,7 @@ def pages() -> Iterator[str]:
     for page in (*PAGES, RUN_PAGE):
         yield f"page {page.path}"
         yield from (f"page {page.path} /data/{panel.name}" for panel in page.panels)
-        yield from (f"page {page.path} parameter {name}" for name in page.own)
+        yield from (f"page {page.path} parameter {name}" for name in page.parameters)
 
 
 SECTIONS: tuple[tuple[str, Callable[[], Iterable[str]], tuple[str, ...]], ...] = (

@@ -42,12 +42,12 @@ def check_token(host: str, token: str | None) -> None:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
         raise UsageError(
             f"--listen {host} is no address of a machine: {error.strerror}", code="address-unknown"
         ) from None
-    return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -56,9 +56,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
         raise UsageError(
-            f"cannot listen on {host}:{port}: {why}; give another --listen", code="address-unusable"
+            f"cannot listen on {host}:{port}: {reason}; give another --listen",
+            code="address-unusable",
         ) from None
 
 

@@ -54,8 +54,8 @@ _templates = Environment(
 
 def application(
     source: Source,
-    keys: TokenAuth,
-    names: frozenset[str] = frozenset(),
+    auth: TokenAuth,
+    host_names: frozenset[str] = frozenset(),
     clock: Callable[[], float] = time.monotonic,
 ) -> ASGIApp:
     """All routes, behind the guard."""
@@ -77,8 +77,8 @@ def application(
             Exception: _internal_error,
         },
     )
-    app.state.source, app.state.keys = source, keys
-    return SecurityMiddleware(app, SecurityConfig(keys, names, clock))
+    app.state.source, app.state.auth = source, auth
+    return SecurityMiddleware(app, SecurityConfig(auth, host_names, clock))
 
 
 def _render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
@@ -88,7 +88,7 @@ def _render(request: Request, template: str, status: int = 200, **context: Any) 
         nonce=request.state.nonce,
         version=__version__,
         pages=PAGES,
-        store=request.app.state.source.reading.store.url.rstrip("/").rpartition("/")[2],
+        store=request.app.state.source.store_cache.store.url.rstrip("/").rpartition("/")[2],
         **context,
     )
     return HTMLResponse(text.encode("utf-8", "replace"), status)
@@ -96,25 +96,25 @@ def _render(request: Request, template: str, status: int = 200, **context: Any) 
 
 def _page_route(page: Page) -> Any:
     async def show(request: Request) -> Response:  # never behind requests that wait for data
-        return _page(request, page, PageQuery.of(request.query_params))
+        return _page(request, page, PageQuery.parse(request.query_params))
 
     return show
 
 
-def _page(request: Request, page: Page, wanted: PageQuery, **context: Any) -> Response:
+def _page(request: Request, page: Page, query: PageQuery, **context: Any) -> Response:
     """Nothing of the store is read for it."""
     return _render(
         request,
         "page.html",
         sheets=plotly_style_ids(),
         page=page,
-        wanted=wanted,
-        shared=wanted.kept(*_SHARED_PARAMETERS),
+        query=query,
+        shared=query.only(*_SHARED_PARAMETERS),
         ages=AGES,
         filters=FILTERS,
         splits=[(name, name) for name in SPLITS],
         releases=[(name, name) for name in RELEASES],
-        extra=[pair for pair in wanted.where if pair[0] not in FILTERS and pair[0] != "run_id"],
+        extra=[pair for pair in query.where if pair[0] not in FILTERS and pair[0] != "run_id"],
         **{"run_id": "", "reported": False, **context},
     )
 
@@ -122,10 +122,10 @@ def _page(request: Request, page: Page, wanted: PageQuery, **context: Any) -> Re
 def run_page(request: Request) -> Response:
     """One run: what the store has, and its report where the folder is at hand."""
     run_id = _run_id(request)
-    wanted = PageQuery.of(request.query_params).kept(*_SHARED_PARAMETERS).but(run_id=run_id)
+    query = PageQuery.parse(request.query_params).only(*_SHARED_PARAMETERS).with_(run_id=run_id)
     reported = request.app.state.source.folders.find(run_id) is not None
     page = RUN_PAGE._replace(panels=RUN_PAGE.panels[:1]) if reported else RUN_PAGE
-    return _page(request, page, wanted, run_id=run_id, reported=reported)
+    return _page(request, page, query, run_id=run_id, reported=reported)
 
 
 def _run_id(request: Request) -> str:
@@ -137,40 +137,40 @@ def _run_id(request: Request) -> str:
 
 def report(request: Request) -> Response:
     """The report that `headway report` makes, as it is now, under a strict policy of its own."""
-    made = request.app.state.source.folders.report(_run_id(request))
-    if made is None:
+    html = request.app.state.source.folders.report(_run_id(request))
+    if html is None:
         raise NotFound(
             "the folder of this run is not at hand; see --runs", code="run-folder-not-found"
         )
-    script = _SCRIPT.search(made)
+    script = _SCRIPT.search(html)
     scripts = f"'{script[1]}'" if script else "'none'"
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
     )
     headers = {"Content-Security-Policy": policy, "X-Frame-Options": "SAMEORIGIN"}
-    return HTMLResponse(made, headers=headers)
+    return HTMLResponse(html, headers=headers)
 
 
 def data(request: Request) -> Response:
     """The data of one panel, as JSON."""
     source: Source = request.app.state.source
-    name, wanted = request.path_params["panel"], PageQuery.of(request.query_params)
+    name, query = request.path_params["panel"], PageQuery.parse(request.query_params)
     if name == "choices":
-        return _json({"choices": source.choices(), "about": source.reading.about()._asdict()})
+        return _json({"choices": source.choices(), "about": source.store_cache.summary()._asdict()})
     if name == "marks":
-        return _json(alerts.change_marks(source, wanted))
+        return _json(alerts.change_marks(source, query))
     panel = PANELS.get(name)
     if panel is None:
         raise NotFound("there is no such panel", code="panel-not-found")
     if panel.live:
-        return _json(panel.ask(source, wanted))
-    text = source.kept((name, wanted), lambda: panel.ask(source, wanted))
-    return _json(text)
+        return _json(panel.load(source, query))
+    panel_data = source.get_or_compute((name, query), lambda: panel.load(source, query))
+    return _json(panel_data)
 
 
-def _json(told: dict[str, Any]) -> Response:
-    text = json.dumps(told, separators=(",", ":"), allow_nan=False, default=str)
+def _json(content: dict[str, Any]) -> Response:
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False, default=str)
     return Response(text.encode("utf-8", "replace"), media_type="application/json")
 
 
@@ -188,10 +188,10 @@ async def static_file(request: Request) -> Response:
 
 async def login(request: Request) -> Response:
     """The only thing that can be posted: the token, for a cookie."""
-    keys: TokenAuth = request.app.state.keys
+    auth: TokenAuth = request.app.state.auth
     target = _local_path(request.query_params.get("next", "/"))
     if request.method != "POST":
-        if keys.lets_in(request.headers):
+        if auth.authorizes(request.headers):
             return RedirectResponse(target, 303)
         return _render(request, "login.html", wrong=False, target=target)
     body = b""
@@ -202,12 +202,12 @@ async def login(request: Request) -> Response:
                 return PlainTextResponse("the request is too large\n", 413)
     except ClientDisconnect:  # nobody reads the answer; it is no fault of ours
         return PlainTextResponse("the request is not whole\n", 400)
-    given = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4).get("token", [""])[0]
-    if not keys.opens(given):
+    token = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4).get("token", [""])[0]
+    if not auth.check(token):
         if request.state.guesses_too_often():
             return too_many_guesses()
         return _render(request, "login.html", 401, wrong=True, target=target)
-    return RedirectResponse(target, 303, headers={"Set-Cookie": keys.cookie})
+    return RedirectResponse(target, 303, headers={"Set-Cookie": auth.cookie})
 
 
 def _local_path(target: str) -> str:

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 class AnswerCache:
     """The last `most` ones by key. One that is being made holds up nobody who asks for another."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_answers: int) -> None:
+        self._max_answers = max_answers
         self._answers: OrderedDict[Hashable, Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def get(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """What `make` gives; a failure is for all who wait for it, and is not kept."""
         with self._lock:
             answer = self._answers.get(key)
-            mine = answer is None
+            is_first = answer is None
             if answer is None:
                 answer = Future()
-                while len(self._answers) >= self._most:
+                while len(self._answers) >= self._max_answers:
                     self._answers.popitem(last=False)
                 self._answers[key] = answer
             self._answers.move_to_end(key)
-        if mine:
+        if is_first:
             try:
-                answer.set_result(make())
+                answer.set_result(compute())
             except BaseException as error:
                 with self._lock:
                     if self._answers.get(key) is answer:
@@ -52,7 +52,7 @@ class AnswerCache:
         return answer.result()
 
 
-LOOK_S = 10.0  # how old a look at what the store has may be
+VERSION_CHECK_S = 10.0  # how old a look at what the store has may be
 MAX_ANSWERS = 500  # answers
 MAX_VIEWS = 20  # stretches of time whose tables are kept
 MAX_ENGINES = 4  # questions at the same time: a slow one holds up no others
@@ -74,50 +74,50 @@ class StoreCache:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._version, self._looked = "", float("-inf")
-        self._looking = threading.Lock()
-        self._free = threading.Semaphore(MAX_ENGINES)
-        self._idle: list[_Engine] = []
+        self._version, self._checked_at = "", float("-inf")
+        self._version_lock = threading.Lock()
+        self._slots = threading.Semaphore(MAX_ENGINES)
+        self._idle_engines: list[_Engine] = []
         self._closed = False
         self._answers = AnswerCache(MAX_ANSWERS)
 
     def version(self) -> str:
         """Another one once the store has changed."""
-        with self._looking:
-            if time.monotonic() - self._looked > LOOK_S:
-                told = self.store.read_manifest()
-                names = sorted((*told.writes, *told.compactions, *told.finalized))
+        with self._version_lock:
+            if time.monotonic() - self._checked_at > VERSION_CHECK_S:
+                manifest = self.store.read_manifest()
+                names = sorted((*manifest.writes, *manifest.compactions, *manifest.finalized))
                 self._version = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
-                self._looked = time.monotonic()
+                self._checked_at = time.monotonic()
             return self._version
 
-    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def get_or_compute(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """What `make` gives; made once for each version of the store, however many ask."""
-        return self._answers.get((self.version(), key), make)
+        return self._answers.get((self.version(), key), compute)
 
     def rows(
-        self, question: QueryFn, *, since: datetime | None = None, until: datetime | None = None
+        self, query: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[Row]:
         """The answer to a question, on engines that stay open while the store is the same."""
         import duckdb
 
-        with self._free:
+        with self._slots:
             if self._closed:
                 raise HeadwayError("the server is being stopped", code="server-stopping")
             try:
                 with self._engine() as engine:
-                    return engine.get(question, since, until)
+                    return engine.rows(query, since, until)
             except (duckdb.Error, OSError):  # damaged or gone: `ask` knows what to do, or to say
-                answer = run_query(self.store, question, since=since, until=until)
-                rows: list[Row] = answer.rows.to_pylist()
+                result = run_query(self.store, query, since=since, until=until)
+                rows: list[Row] = result.rows.to_pylist()
                 return rows
 
     @contextmanager
     def _engine(self) -> Iterator[_Engine]:
         """One on the present version; it stays open unless it fails."""
         version = self.version()
-        while self._idle:
-            engine = self._idle.pop()
+        while self._idle_engines:
+            engine = self._idle_engines.pop()
             if engine.version == version:
                 break
             engine.close()
@@ -128,23 +128,23 @@ class StoreCache:
         except BaseException:
             engine.close()
             raise
-        self._idle.append(engine)
+        self._idle_engines.append(engine)
 
     def close(self) -> None:
         """End the engines, once they have answered; there are no others after them."""
         self._closed = True
         for _ in range(MAX_ENGINES):
-            self._free.acquire()
-        while self._idle:
-            self._idle.pop().close()
-        self._free.release(MAX_ENGINES)
+            self._slots.acquire()
+        while self._idle_engines:
+            self._idle_engines.pop().close()
+        self._slots.release(MAX_ENGINES)
 
-    def about(self) -> StoreSummary:
+    def summary(self) -> StoreSummary:
         """What the store has."""
-        found: StoreSummary = self.kept(
+        summary: StoreSummary = self.get_or_compute(
             "about", lambda: StoreSummary(**self.rows(_summary_query)[0])
         )
-        return found
+        return summary
 
 
 class _Engine:
@@ -158,14 +158,14 @@ class _Engine:
         self._view: View = self._stack.enter_context(open_view(store, snapshot))
         self._tables: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, question: QueryFn, since: datetime | None, until: datetime | None) -> list[Row]:
+    def rows(self, query: QueryFn, since: datetime | None, until: datetime | None) -> list[Row]:
         days = (since and since.date(), until and until.date())
         if days not in self._tables:
             if len(self._tables) >= MAX_VIEWS:
                 self._tables.popitem(last=False)
             self._tables[days] = self._view.tables(since, until)
-        found: list[Row] = self._view.get(question(self._tables[days])).to_pylist()
-        return found
+        rows: list[Row] = self._view.get(query(self._tables[days])).to_pylist()
+        return rows
 
     def close(self) -> None:
         self._stack.close()

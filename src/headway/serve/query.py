@@ -43,12 +43,12 @@ class BadQuery(UsageError):
 class PageQuery(NamedTuple):
     """The parameters of an address that are known, as they were given; each at most once."""
 
-    given: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> PageQuery:
+    def parse(cls, parameters: Mapping[str, str]) -> PageQuery:
         """BadQuery for a value that cannot be."""
-        found = []
+        known = []
         for name in PARAMETERS:
             value = parameters.get(name, "").strip()
             if len(value) > MAX_VALUE_LENGTH:
@@ -56,10 +56,10 @@ class PageQuery(NamedTuple):
                     f"{name} has more than {MAX_VALUE_LENGTH} characters", code="value-too-long"
                 )
             if value:
-                found.append((name, value))
-        wanted = cls(tuple(found))
-        wanted.check()
-        return wanted
+                known.append((name, value))
+        query = cls(tuple(known))
+        query.check()
+        return query
 
     def check(self) -> None:
         """BadQuery for a split, an order, a page or a time that cannot be."""
@@ -84,13 +84,13 @@ class PageQuery(NamedTuple):
                 f"{self.get('page')!r} is no page; give a number from 1 on", code="page-invalid"
             )
         try:
-            self.between(StoreSummary(None, None, 0, 0))
+            self.time_range(StoreSummary(None, None, 0, 0))
         except UsageError as error:
             raise BadQuery(str(error), code=error.code) from None
 
-    def get(self, name: str, otherwise: str = "") -> str:
+    def get(self, name: str, default: str = "") -> str:
         """One parameter."""
-        return dict(self.given).get(name, otherwise)
+        return dict(self.parameters).get(name, default)
 
     @property
     def page(self) -> int:
@@ -100,39 +100,39 @@ class PageQuery(NamedTuple):
     @property
     def where(self) -> tuple[tuple[str, str], ...]:
         """The fields of runs that are asked for."""
-        return tuple((name, value) for name, value in self.given if name in RUN_DIMENSIONS)
+        return tuple((name, value) for name, value in self.parameters if name in RUN_DIMENSIONS)
 
-    def between(self, about: StoreSummary) -> tuple[datetime | None, datetime | None]:
+    def time_range(self, summary: StoreSummary) -> tuple[datetime | None, datetime | None]:
         """Ages are counted back from the newest that the store knows of."""
-        now = (about.last or datetime(2000, 1, 1)) + timedelta(seconds=1)
+        now = (summary.last or datetime(2000, 1, 1)) + timedelta(seconds=1)
         return parse_time(self.get("since") or None, now), parse_time(
             self.get("until") or None, now
         )
 
-    def asked(self, about: StoreSummary, *by: str, limit: int | None = None) -> Filter:
+    def to_filter(self, summary: StoreSummary, *by: str, limit: int | None = None) -> Filter:
         """As the questions of a fleet take it."""
-        return Filter(by, *self.between(about), self.where, limit)
+        return Filter(by, *self.time_range(summary), self.where, limit)
 
-    def period(self, about: StoreSummary) -> str:
+    def period(self, summary: StoreSummary) -> str:
         """How finely time is told: so that a chart has some dozens of points."""
-        if about.first is None or about.last is None:
+        if summary.first is None or summary.last is None:
             return "day"
-        since, until = self.between(about)
-        span = (until or about.last) - max(since or about.first, about.first)
+        since, until = self.time_range(summary)
+        span = (until or summary.last) - max(since or summary.first, summary.first)
         days = span.total_seconds() / 86400
-        coarser = 6 if self.get("by") else 1  # slices are smaller, and jump more
-        return "hour" if days * coarser <= 3 else "day" if days * coarser <= 120 else "week"
+        factor = 6 if self.get("by") else 1  # slices are smaller, and jump more
+        return "hour" if days * factor <= 3 else "day" if days * factor <= 120 else "week"
 
-    def kept(self, *names: str) -> PageQuery:
+    def only(self, *names: str) -> PageQuery:
         """Only these parameters."""
-        return PageQuery(tuple(pair for pair in self.given if pair[0] in names))
+        return PageQuery(tuple(pair for pair in self.parameters if pair[0] in names))
 
-    def but(self, **others: str) -> PageQuery:
+    def with_(self, **changes: str) -> PageQuery:
         """With other values; an empty one takes the parameter away."""
-        merged = dict(self.given) | others
+        merged = dict(self.parameters) | changes
         return PageQuery(tuple((name, merged[name]) for name in PARAMETERS if merged.get(name)))
 
     @property
-    def query(self) -> str:
+    def query_string(self) -> str:
         """As the end of an address, with its question mark."""
-        return f"?{urlencode(self.given)}" if self.given else ""
+        return f"?{urlencode(self.parameters)}" if self.parameters else ""

@@ -32,35 +32,35 @@ class Search:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self._found: Regressions | None = None
-        self._why = ""  # it failed
-        self._of = ""  # the version that was searched
+        self._result: Regressions | None = None
+        self._error = ""  # it failed
+        self._version = ""  # the version that was searched
         self._due = float("-inf")
         self._closed = False
 
-    def found(self, version: str) -> Regressions | None:
+    def result(self, version: str) -> Regressions | None:
         """The newest that is known of a store; None while it is looked for the first time."""
         with self._lock:
-            old = self._clock() >= self._due and version != self._of
+            outdated = self._clock() >= self._due and version != self._version
             idle = self._thread is None or not self._thread.is_alive()
-            if idle and old and not self._closed:
-                self._thread = threading.Thread(target=self._look, args=(version,), daemon=True)
+            if idle and outdated and not self._closed:
+                self._thread = threading.Thread(target=self._search, args=(version,), daemon=True)
                 self._thread.start()
-            if self._found is None and self._why:
+            if self._result is None and self._error:
                 raise HeadwayError(
-                    f"changes could not be looked for: {self._why}", code="search-failed"
+                    f"changes could not be looked for: {self._error}", code="search-failed"
                 )
-            return self._found
+            return self._result
 
-    def _look(self, version: str) -> None:
+    def _search(self, version: str) -> None:
         try:
-            found = self._run()
+            result = self._run()
         except (OSError, ValueError) as error:  # it could not be started, failed, or was cut off
             with self._lock:
-                self._why, self._due = str(error), self._clock() + RETRY_S
+                self._error, self._due = str(error), self._clock() + RETRY_S
             return
         with self._lock:
-            self._found, self._of, self._due = found, version, self._clock() + MAX_AGE_S
+            self._result, self._version, self._due = result, version, self._clock() + MAX_AGE_S
 
     def _run(self) -> Regressions:
         with self._lock:
@@ -73,11 +73,11 @@ class Search:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-        text, complaint = self._child.communicate()
+        text, error_output = self._child.communicate()
         if self._child.returncode:
-            raise ValueError((complaint.strip().splitlines() or ["it was ended"])[-1])
-        found: Regressions = json.loads(text)
-        return found
+            raise ValueError((error_output.strip().splitlines() or ["it was ended"])[-1])
+        result: Regressions = json.loads(text)
+        return result
 
     def wait(self, seconds: float) -> None:
         """Until what has begun is done."""

@@ -30,10 +30,10 @@ class RateLimit:
     def allows(self, caller: str, cost: float = 1.0) -> bool:
         """Whether a caller may; if so it is counted."""
         now = self._clock()
-        left, at = self._callers.pop(caller, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._per_second)
-        allowed = left >= cost
-        self._callers[caller] = (left - cost if allowed else left, now)
+        tokens, updated_at = self._callers.pop(caller, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - updated_at) * self._per_second)
+        allowed = tokens >= cost
+        self._callers[caller] = (tokens - cost if allowed else tokens, now)
         while len(self._callers) > MAX_CALLERS:
             self._callers.popitem(last=False)
         return allowed
@@ -77,49 +77,49 @@ class TokenAuth:
         # Of this process only: a restart ends every session.
         self._cookie = hmac.new(secrets.token_bytes(32), b"session", hashlib.sha256).hexdigest()
 
-    def opens(self, given: str) -> bool:
+    def check(self, token: str) -> bool:
         """Whether it is the token."""
-        return self.token is not None and _equal(given, self.token)
+        return self.token is not None and _equal(token, self.token)
 
     @property
     def cookie(self) -> str:
         """What a browser gets for the token."""
         return f"{COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
 
-    def lets_in(self, headers: Headers) -> bool:
+    def authorizes(self, headers: Headers) -> bool:
         """By the cookie, or by `Authorization: Bearer` for programs."""
         if self.token is None:
             return True
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self.opens(given.strip())
+            return self.check(token.strip())
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return found is not None and _equal(found.value, self._cookie)
+        return cookie is not None and _equal(cookie.value, self._cookie)
 
 
-def _equal(given: str, right: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
+def _equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
 class SecurityConfig(NamedTuple):
     """Who may come in, under which names this server is known, and the clock of its limits."""
 
-    keys: TokenAuth
-    names: frozenset[str]
+    auth: TokenAuth
+    host_names: frozenset[str]
     clock: Callable[[], float]
 
 
 class SecurityMiddleware:
     """Around the pages."""
 
-    def __init__(self, app: ASGIApp, rules: SecurityConfig) -> None:
+    def __init__(self, app: ASGIApp, config: SecurityConfig) -> None:
         self._app = app
-        self._rules = rules
-        self._asks = RateLimit(BURST, PER_SECOND, rules.clock)
-        self._wrong = RateLimit(TOKEN_TRIES, TOKEN_TRIES_PER_SECOND, rules.clock)
+        self._config = config
+        self._requests = RateLimit(BURST, PER_SECOND, config.clock)
+        self._wrong_tokens = RateLimit(TOKEN_TRIES, TOKEN_TRIES_PER_SECOND, config.clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -131,7 +131,7 @@ class SecurityMiddleware:
         nonce = secrets.token_urlsafe(16)
         scope.setdefault("state", {})["nonce"] = nonce
 
-        async def dressed(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -139,15 +139,15 @@ class SecurityMiddleware:
                 headers.setdefault("Content-Security-Policy", content_security_policy(nonce))
             await send(message)
 
-        answer = self._refusal(scope)
-        await (answer or self._app)(scope, receive, dressed)
+        rejection = self._reject(scope)
+        await (rejection or self._app)(scope, receive, with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _reject(self, scope: Scope) -> Response | None:
         """Why not; None if it may pass."""
         headers, path = Headers(scope=scope), scope["path"]
         caller = scope["client"][0] if scope.get("client") else ""
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not is_known_host(hosts[0], self._rules.names):
+        if len(hosts) != 1 or not is_known_host(hosts[0], self._config.host_names):
             return _error_response(400, "this server is not known by that name; see --name")
         if scope["method"] not in METHODS and (scope["method"], path) != ("POST", LOGIN):
             return _error_response(405, "these pages are read-only", Allow="GET, HEAD")
@@ -162,25 +162,25 @@ class SecurityMiddleware:
             return _error_response(403, "data is for these pages, not for other sites")
         # The token first: what strangers ask, and guess, locks out nobody who has the right one,
         # not even where all come by the address of one proxy.
-        welcome = self._rules.keys.lets_in(headers)
+        authorized = self._config.auth.authorizes(headers)
         logging_in = path == LOGIN and scope["method"] == "POST"
-        asking = f"{caller} with the token" if welcome else caller
-        if not logging_in and not self._asks.allows(asking):
+        client = f"{caller} with the token" if authorized else caller
+        if not logging_in and not self._requests.allows(client):
             return _error_response(429, "too many requests; wait a moment", **{"Retry-After": "2"})
         if path == LOGIN:
-            scope["state"]["guesses_too_often"] = lambda: not self._wrong.allows(caller)
-        return None if welcome else self._stranger(scope, headers, caller)
+            scope["state"]["guesses_too_often"] = lambda: not self._wrong_tokens.allows(caller)
+        return None if authorized else self._require_login(scope, headers, caller)
 
-    def _stranger(self, scope: Scope, headers: Headers, caller: str) -> Response | None:
+    def _require_login(self, scope: Scope, headers: Headers, caller: str) -> Response | None:
         path = scope["path"]
-        if any(path.startswith(one) for one in PUBLIC):
+        if any(path.startswith(prefix) for prefix in PUBLIC):
             return None
-        if "authorization" in headers and not self._wrong.allows(caller):
+        if "authorization" in headers and not self._wrong_tokens.allows(caller):
             return too_many_guesses()
         if path.startswith("/data/") or "authorization" in headers:
             return _error_response(401, "log in first")
-        asked = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
-        return RedirectResponse(f"{LOGIN}?next={quote(asked)}", 303)
+        target = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
+        return RedirectResponse(f"{LOGIN}?next={quote(target)}", 303)
 
 
 def too_many_guesses() -> Response:
@@ -188,5 +188,5 @@ def too_many_guesses() -> Response:
     return _error_response(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
 
 
-def _error_response(status: int, why: str, **headers: str) -> Response:
-    return PlainTextResponse(f"{why}\n", status, headers)
+def _error_response(status: int, reason: str, **headers: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", status, headers)

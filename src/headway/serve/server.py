@@ -37,18 +37,24 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         idle = [c for c in self.connections if isinstance(c, Connection) and c.idle_since]
-        mine = [c for c in idle if c._host == self._host]
-        crowd = mine if len(mine) >= MAX_IDLE_PER_ADDRESS else idle if len(idle) >= MAX_IDLE else []
-        if crowd:
-            min(crowd, key=lambda c: c.idle_since or 0.0)._drop()
-        self._wait(REQUEST_S)
+        same_host = [c for c in idle if c._host == self._host]
+        candidates = (
+            same_host
+            if len(same_host) >= MAX_IDLE_PER_ADDRESS
+            else idle
+            if len(idle) >= MAX_IDLE
+            else []
+        )
+        if candidates:
+            min(candidates, key=lambda c: c.idle_since or 0.0)._abort()
+        self._set_deadline(REQUEST_S)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._act()  # the request is whole
+            self._clear_deadline()  # the request is whole
         elif self._deadline is None:
-            self._wait(REQUEST_S)
+            self._set_deadline(REQUEST_S)
 
     def on_response_complete(self) -> None:
         self.idle_since = self.loop.time()  # uvicorn has a deadline for the next request
@@ -56,33 +62,33 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._wait(STALL_S)
+        self._set_deadline(STALL_S)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._act()
+        self._clear_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._act()
+        self._clear_deadline()
         super().connection_lost(exc)
 
     @property
     def _host(self) -> str:
         return self.client[0] if self.client else ""
 
-    def _wait(self, seconds: float) -> None:
-        self._act()
+    def _set_deadline(self, seconds: float) -> None:
+        self._clear_deadline()
         self.idle_since = self.loop.time()
-        self._deadline = self.loop.call_later(seconds, self._drop)
+        self._deadline = self.loop.call_later(seconds, self._abort)
 
-    def _act(self) -> None:
+    def _clear_deadline(self) -> None:
         self.idle_since = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _drop(self) -> None:
-        self._act()
+    def _abort(self) -> None:
+        self._clear_deadline()
         self.transport.abort()
 
 

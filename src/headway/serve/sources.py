@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headway.fleet.store.parquet import Store
 
 
-LOOK_S = 10.0  # how old the list of folders may be
+RESCAN_S = 10.0  # how old the list of folders may be
 MAX_REPORTS = 8  # reports
 
 
@@ -39,43 +39,43 @@ class RunFolders:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = tuple(roots)
-        self._ids: dict[str, Path] = {}
-        self._known: dict[Path, tuple[int, str]] = {}
-        self._looked = float("-inf")
-        self._looking = threading.Lock()
+        self._folders: dict[str, Path] = {}
+        self._run_ids: dict[Path, tuple[int, str]] = {}
+        self._scanned_at = float("-inf")
+        self._lock = threading.Lock()
         self._reports = AnswerCache(MAX_REPORTS)
 
-    def find(self, wanted: str) -> Path | None:
+    def find(self, run_id_: str) -> Path | None:
         """The folder of a run."""
-        with self._looking:
-            if time.monotonic() - self._looked > LOOK_S:
-                self._look()
-                self._looked = time.monotonic()
-            return self._ids.get(wanted)
+        with self._lock:
+            if time.monotonic() - self._scanned_at > RESCAN_S:
+                self._scan()
+                self._scanned_at = time.monotonic()
+            return self._folders.get(run_id_)
 
-    def _look(self) -> None:
-        found = {}
+    def _scan(self) -> None:
+        folders = {}
         for root in self._roots:
             for folder in sorted(root.iterdir()) if root.is_dir() else ():
                 try:
                     changed = (folder / RUN_JSON).stat().st_mtime_ns
                 except OSError:
                     continue
-                known = self._known.get(folder)
-                name = known[1] if known and known[0] == changed else _run_id(folder)
-                self._known[folder] = (changed, name)
-                if name:
-                    found[name] = folder
-        self._ids = found
+                cached = self._run_ids.get(folder)
+                run_id_ = cached[1] if cached and cached[0] == changed else _run_id(folder)
+                self._run_ids[folder] = (changed, run_id_)
+                if run_id_:
+                    folders[run_id_] = folder
+        self._folders = folders
 
-    def report(self, wanted: str) -> str | None:
+    def report(self, run_id_: str) -> str | None:
         """The report of a run as it is now; None if its folder is not at hand."""
-        folder = self.find(wanted)
-        state = None if folder is None else _journal_state(folder)
-        if folder is None or state is None:
+        folder = self.find(run_id_)
+        journal_state = None if folder is None else _journal_state(folder)
+        if folder is None or journal_state is None:
             return None
-        made: str = self._reports.get((wanted, state), lambda: page(load(folder).ledger))
-        return made
+        html: str = self._reports.get((run_id_, journal_state), lambda: page(load(folder).ledger))
+        return html
 
 
 def _run_id(folder: Path) -> str:
@@ -111,77 +111,79 @@ class Source:
     """Shared by all requests."""
 
     def __init__(self, store: Store, folders: Sequence[Path] = ()) -> None:
-        self.reading = StoreCache(store)
+        self.store_cache = StoreCache(store)
         self.folders = RunFolders(folders)
         self.search = Search(store.url)
 
     # -- the store ----------------------------------------------------------------------------
 
-    def ask(
+    def query(
         self, of: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[dict[str, Any]]:
         """The answer to a question, whatever the page is about."""
-        return self.reading.rows(of, since=since, until=until)
+        return self.store_cache.rows(of, since=since, until=until)
 
-    def rows(self, of: QueryFn, wanted: PageQuery) -> list[dict[str, Any]]:
+    def rows(self, of: QueryFn, query: PageQuery) -> list[dict[str, Any]]:
         """The answer for the stretch of time that a page is about."""
-        since, until = wanted.between(self.reading.about())
-        return self.ask(of, since=since, until=until)
+        since, until = query.time_range(self.store_cache.summary())
+        return self.query(of, since=since, until=until)
 
-    def one(self, name: str, wanted: PageQuery, *by: str, whole: bool = False) -> dict[str, Any]:
+    def single_row(
+        self, name: str, query: PageQuery, *by: str, whole: bool = False
+    ) -> dict[str, Any]:
         """A question of the fleet that has one row; with `whole` counts of many rows are added."""
-        rows = self.kept(
-            (name, by, wanted),
-            lambda: self.rows(build_query(name, self.asked(wanted, *by)), wanted),
+        rows = self.get_or_compute(
+            (name, by, query),
+            lambda: self.rows(build_query(name, self.filter_for(query, *by)), query),
         )
         if not whole:
             return dict(rows[0]) if rows else {}
         counts = {key for row in rows for key, value in row.items() if isinstance(value, int)}
         return {key: sum(row[key] for row in rows) for key in counts}
 
-    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def get_or_compute(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """Made once for each version of the store."""
-        return self.reading.kept(key, make)
+        return self.store_cache.get_or_compute(key, compute)
 
-    def asked(self, wanted: PageQuery, *by: str) -> Filter:
+    def filter_for(self, query: PageQuery, *by: str) -> Filter:
         """As the questions of a fleet take it."""
-        return wanted.asked(self.reading.about(), *by)
+        return query.to_filter(self.store_cache.summary(), *by)
 
-    def period(self, wanted: PageQuery) -> str:
+    def period(self, query: PageQuery) -> str:
         """How finely time is told."""
-        return wanted.period(self.reading.about())
+        return query.period(self.store_cache.summary())
 
     def choices(self) -> dict[str, list[str]]:
         """What can be chosen from in the filters; fields that no run has are left out."""
-        found: dict[str, list[str]] = self.kept("choices", self._choices)
-        return found
+        choices: dict[str, list[str]] = self.get_or_compute("choices", self._choices)
+        return choices
 
     def _choices(self) -> dict[str, list[str]]:
-        found = {}
+        choices = {}
         for name in FILTERS:
-            rows = self.ask(pages.field_values(name, MAX_CHOICES))
-            found[name] = [row[name] for row in rows]
-        return {name: values for name, values in found.items() if values}
+            rows = self.query(pages.field_values(name, MAX_CHOICES))
+            choices[name] = [row[name] for row in rows]
+        return {name: values for name, values in choices.items() if values}
 
     def alerts(self) -> list[dict[str, Any]] | None:
         """What stands in the alerts file, the newest first; None if there is none."""
         try:
-            told = json.loads(self.reading.store.files.get(ALERTS_FILE))
+            content = json.loads(self.store_cache.store.files.get(ALERTS_FILE))
         except (FileNotFoundError, ValueError, RecursionError):
             return None
         except OSError as error:  # it is its watcher's, who may be another user
             raise HeadwayError(
                 f"{ALERTS_FILE} cannot be read: {error}", code="alerts-unreadable"
             ) from None
-        rows = told.get("alerts") if isinstance(told, dict) else told
+        rows = content.get("alerts") if isinstance(content, dict) else content
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         return sorted(rows, key=lambda row: str(row.get("since", "")), reverse=True)
 
     # -- what takes long ----------------------------------------------------------------------
 
-    def searched(self) -> Regressions | None:
+    def regressions(self) -> Regressions | None:
         """Changes, bad hosts and running jobs; None while they are looked for the first time."""
-        return self.search.found(self.reading.version())
+        return self.search.result(self.store_cache.version())
 
     def warm(self) -> None:
         """What the first page needs; a store that cannot be read is told of when it is asked."""
@@ -189,11 +191,13 @@ class Source:
 
         with contextlib.suppress(HeadwayError):
             for panel in OVERVIEW_PAGE.panels:
-                self.kept((panel.name, PageQuery()), partial(panel.ask, self, PageQuery()))
+                self.get_or_compute(
+                    (panel.name, PageQuery()), partial(panel.load, self, PageQuery())
+                )
             self.choices()
-            self.searched()
+            self.regressions()
 
     def close(self) -> None:
         """End all that is at work: nothing may be inside of the engine when Python ends."""
         self.search.close()
-        self.reading.close()
+        self.store_cache.close()

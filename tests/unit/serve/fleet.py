@@ -29,7 +29,7 @@ class FinishedSearch(Search):
     def __init__(self) -> None:
         super().__init__("")
 
-    def found(self, version: str) -> Regressions | None:
+    def result(self, version: str) -> Regressions | None:
         return {"regressions": [], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
 
 

@@ -20,8 +20,8 @@ from tests.unit.fleet.store_rows import merge_rows, run_rows
 
 
 @pytest.fixture
-def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreCache]:
-    monkeypatch.setattr(room, "LOOK_S", -1.0)  # it looks each time
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreCache]:
+    monkeypatch.setattr(room, "VERSION_CHECK_S", -1.0)  # it looks each time
     store = Store(str(tmp_path / "store"))
     store.write(run_rows("a" * 12))
     made = StoreCache(store)
@@ -33,21 +33,21 @@ def runs(tables: Any) -> Any:
     return tables["runs"].select("run_id").order_by("run_id")
 
 
-def test_answers_are_kept_until_the_store_changes(reading: StoreCache) -> None:
+def test_answers_are_kept_until_the_store_changes(cache: StoreCache) -> None:
     made = []
 
     def make() -> int:
         made.append(1)
-        return len(reading.rows(runs))
+        return len(cache.rows(runs))
 
-    assert [reading.kept("runs", make) for _ in range(3)] == [1, 1, 1]
+    assert [cache.get_or_compute("runs", make) for _ in range(3)] == [1, 1, 1]
     assert len(made) == 1
-    reading.store.write(run_rows("b" * 12))
-    assert [reading.kept("runs", make) for _ in range(3)] == [2, 2, 2]
+    cache.store.write(run_rows("b" * 12))
+    assert [cache.get_or_compute("runs", make) for _ in range(3)] == [2, 2, 2]
     assert len(made) == 2
 
 
-def test_many_who_ask_the_same_wait_for_one_answer(reading: StoreCache) -> None:
+def test_many_who_ask_the_same_wait_for_one_answer(cache: StoreCache) -> None:
     begun, go, made, found = threading.Event(), threading.Event(), [], []
 
     def make() -> str:
@@ -57,7 +57,8 @@ def test_many_who_ask_the_same_wait_for_one_answer(reading: StoreCache) -> None:
         return "answer"
 
     asking = [
-        threading.Thread(target=lambda: found.append(reading.kept("slow", make))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(cache.get_or_compute("slow", make)))
+        for _ in range(4)
     ]
     for thread in asking:
         thread.start()
@@ -68,7 +69,7 @@ def test_many_who_ask_the_same_wait_for_one_answer(reading: StoreCache) -> None:
     assert (found, made) == (["answer"] * 4, [1])
 
 
-def test_a_slow_question_holds_up_no_others(reading: StoreCache) -> None:
+def test_a_slow_question_holds_up_no_others(cache: StoreCache) -> None:
     begun, go, found = threading.Event(), threading.Event(), []
 
     def slow(tables: Any) -> Any:
@@ -76,10 +77,10 @@ def test_a_slow_question_holds_up_no_others(reading: StoreCache) -> None:
         assert go.wait(30)
         return runs(tables)
 
-    thread = threading.Thread(target=lambda: found.extend(reading.rows(slow)))
+    thread = threading.Thread(target=lambda: found.extend(cache.rows(slow)))
     thread.start()
     assert begun.wait(30)
-    assert reading.rows(runs) == [{"run_id": "a" * 12}]
+    assert cache.rows(runs) == [{"run_id": "a" * 12}]
     assert not found
     go.set()
     thread.join(30)
@@ -87,52 +88,52 @@ def test_a_slow_question_holds_up_no_others(reading: StoreCache) -> None:
 
 
 def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(
-    reading: StoreCache,
+    cache: StoreCache,
 ) -> None:
-    reading.store.write(merge_rows(*(run_rows(f"{n:012d}", accelerators=1 + n) for n in range(20))))
+    cache.store.write(merge_rows(*(run_rows(f"{n:012d}", accelerators=1 + n) for n in range(20))))
 
     def of(least: int) -> Any:
         return lambda tables: tables["runs"].filter(tables["runs"].accelerators > least)
 
-    alone = [sorted(row["run_id"] for row in reading.rows(of(n))) for n in range(8)]
+    alone = [sorted(row["run_id"] for row in cache.rows(of(n))) for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        several = list(pool.map(lambda n: reading.rows(of(n % 8)), range(16)))
+        several = list(pool.map(lambda n: cache.rows(of(n % 8)), range(16)))
     assert [sorted(row["run_id"] for row in rows) for rows in several] == alone * 2
-    reading.close()
+    cache.close()
     with pytest.raises(HeadwayError, check=has_code("server-stopping")):
-        reading.rows(runs)
+        cache.rows(runs)
 
 
-def test_what_failed_is_tried_again(reading: StoreCache) -> None:
+def test_what_failed_is_tried_again(cache: StoreCache) -> None:
     def fail() -> None:
         raise HeadwayError("no")
 
     for _ in range(2):
         with pytest.raises(HeadwayError):
-            reading.kept("key", fail)
-    assert reading.kept("key", lambda: 7) == 7
+            cache.get_or_compute("key", fail)
+    assert cache.get_or_compute("key", lambda: 7) == 7
 
 
-def test_the_number_of_answers_is_bounded(reading: StoreCache) -> None:
+def test_the_number_of_answers_is_bounded(cache: StoreCache) -> None:
     made = []
     for number in (*range(room.MAX_ANSWERS + 10), room.MAX_ANSWERS, 5):
-        reading.kept(number, lambda number=number: made.append(number))
+        cache.get_or_compute(number, lambda number=number: made.append(number))
     assert made == [*range(room.MAX_ANSWERS + 10), 5]
 
 
 def test_a_compaction_that_deletes_files_is_survived(
-    reading: StoreCache, monkeypatch: pytest.MonkeyPatch
+    cache: StoreCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading.store.write(run_rows("b" * 12))
-    assert len(reading.rows(runs)) == 2
-    monkeypatch.setattr(room, "LOOK_S", 3600.0)  # it does not see what comes now
+    cache.store.write(run_rows("b" * 12))
+    assert len(cache.rows(runs)) == 2
+    monkeypatch.setattr(room, "VERSION_CHECK_S", 3600.0)  # it does not see what comes now
     for _ in range(2):
-        compact(reading.store, grace_s=0.0)
-    assert len(reading.rows(runs)) == 2
+        compact(cache.store, grace_s=0.0)
+    assert len(cache.rows(runs)) == 2
 
 
-def test_damaged_files_are_left_out(reading: StoreCache) -> None:
-    reading.store.write(run_rows("b" * 12))
-    for file in reading.store.live_files().of("runs")[1:]:
-        Path(reading.store.files.path(file.name)).write_bytes(b"damaged")
-    assert len(reading.rows(runs)) == 1
+def test_damaged_files_are_left_out(cache: StoreCache) -> None:
+    cache.store.write(run_rows("b" * 12))
+    for file in cache.store.live_files().of("runs")[1:]:
+        Path(cache.store.files.path(file.name)).write_bytes(b"damaged")
+    assert len(cache.rows(runs)) == 1

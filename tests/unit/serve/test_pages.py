@@ -27,7 +27,7 @@ TRAINED = sum(2 * size * 3000 / 3600 for size in SIZES)
 
 
 def told(source: Source, name: str, **given: str) -> dict[str, Any]:
-    return PANELS[name].ask(source, PageQuery.of(given))
+    return PANELS[name].load(source, PageQuery.parse(given))
 
 
 def column(payload: dict[str, Any], key: str) -> list[Any]:
@@ -139,7 +139,7 @@ def test_a_run_that_goes_on_says_so(source: Source) -> None:
 
 def test_alerts_are_read_from_the_store(source: Source) -> None:
     assert told(source, "alerts").keys() == {"none"}
-    place = source.reading.store.files
+    place = source.store_cache.store.files
     raised = [
         {"state": "resolved", "rule": "old", "since": "2026-11-01T00:00:00"},
         {"state": "firing", "rule": "new", "since": "2026-11-02T00:00:00", "text": EVIL},
@@ -160,7 +160,7 @@ def test_what_takes_long_is_waited_for(source: Source, monkeypatch: pytest.Monke
     names = ("alerts-changes", "alerts-running", "failures-lemons")
     for name in names:
         assert told(source, name)["rows"] == [] and told(source, name)["empty"]
-    monkeypatch.setattr(source, "searched", lambda: None)
+    monkeypatch.setattr(source, "regressions", lambda: None)
     for name in names:
         assert told(source, name).keys() == {"wait"}
 
@@ -182,7 +182,7 @@ def test_changes_are_those_that_the_page_is_about(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {"regressions": [CHANGE], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
-    monkeypatch.setattr(source, "searched", lambda: seen)
+    monkeypatch.setattr(source, "regressions", lambda: seen)
     rows = told(source, "alerts-changes", team="ads")["rows"]
     told_there = ["2026-11-11T00:00:00", "ads/dlrm", "start.pt2_compile", 2.345]
     assert rows == [[*told_there, "90.0 to 88.0 %", 100.0, 1.0, f"torch: 2.13.0 to {EVIL}"]]
@@ -203,7 +203,7 @@ def test_running_jobs_are_told_with_what_is_wrong(
 ) -> None:
     alarm = Alarm("one", ("ads", "dlrm"), "pace", 31, 0.94, 0.66)
     seen = {"running": [asdict(alarm) | {"words": alarm.words}]}
-    monkeypatch.setattr(source, "searched", lambda: seen)
+    monkeypatch.setattr(source, "regressions", lambda: seen)
     (row,) = told(source, "alerts-running")["rows"]
     assert row == ["one", "ads/dlrm", alarm.words, 31, "one"]
 

@@ -14,15 +14,15 @@ ABOUT = StoreSummary(datetime(2026, 1, 1), datetime(2026, 4, 1), 10, 0)
 
 
 def test_what_is_known_is_kept_in_one_order() -> None:
-    one = PageQuery.of({"team": "ads", "since": "30d", "other": "x", "model": ""})
-    assert one == PageQuery.of({"since": "30d", "team": " ads "})
-    assert one.query == "?since=30d&team=ads"
+    one = PageQuery.parse({"team": "ads", "since": "30d", "other": "x", "model": ""})
+    assert one == PageQuery.parse({"since": "30d", "team": " ads "})
+    assert one.query_string == "?since=30d&team=ads"
     assert one.where == (("team", "ads"),)
-    assert PageQuery.of(dict(one.given)) == one
+    assert PageQuery.parse(dict(one.parameters)) == one
 
 
 def test_ages_count_back_from_the_newest_of_the_store() -> None:
-    since, until = PageQuery.of({"since": "30d", "until": "2026-03-20"}).between(ABOUT)
+    since, until = PageQuery.parse({"since": "30d", "until": "2026-03-20"}).time_range(ABOUT)
     assert since == datetime(2026, 3, 2, 0, 0, 1)
     assert until == datetime(2026, 3, 20)
 
@@ -37,7 +37,7 @@ def test_ages_count_back_from_the_newest_of_the_store() -> None:
     ],
 )
 def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -> None:
-    assert PageQuery.of(given).period(ABOUT) == period
+    assert PageQuery.parse(given).period(ABOUT) == period
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,18 @@ def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -
 )
 def test_what_cannot_be_is_one_sentence(given: dict[str, str], code: str) -> None:
     with pytest.raises(BadQuery, check=has_code(code)):
-        PageQuery.of(given)
+        PageQuery.parse(given)
 
 
 def test_pages_are_numbers_from_1_on() -> None:
-    assert [PageQuery.of({"page": text}).page for text in ("0", "7", "9" * 30)] == [1, 7, 1_000_000]
+    assert [PageQuery.parse({"page": text}).page for text in ("0", "7", "9" * 30)] == [
+        1,
+        7,
+        1_000_000,
+    ]
 
 
 def test_parameters_come_and_go() -> None:
-    wanted = PageQuery.of({"team": "ads", "page": "3", "category": "hang"})
-    assert wanted.but(page="", host="node 1").query == "?category=hang&host=node+1&team=ads"
-    assert wanted.kept("team").query == "?team=ads"
+    query = PageQuery.parse({"team": "ads", "page": "3", "category": "hang"})
+    assert query.with_(page="", host="node 1").query_string == "?category=hang&host=node+1&team=ads"
+    assert query.only("team").query_string == "?team=ads"

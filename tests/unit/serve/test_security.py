@@ -166,9 +166,9 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(security.hmac, "compare_digest", noted)
     keys = security.TokenAuth(TOKEN)
-    assert not keys.opens("wrong")
-    assert not keys.opens("\ud800")
-    assert keys.opens(TOKEN)
+    assert not keys.check("wrong")
+    assert not keys.check("\ud800")
+    assert keys.check(TOKEN)
     assert len(compared) == 3
 
 

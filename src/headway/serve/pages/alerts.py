@@ -13,7 +13,7 @@ from headway.serve.sources import Source
 PENDING = {"wait": "Being computed. It appears here by itself."}
 
 
-def raised_alerts(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def raised_alerts(source: Source, query: PageQuery) -> dict[str, Any]:
     """The alerts file of the store, the newest first."""
     rows = source.alerts()
     if rows is None:
@@ -32,41 +32,41 @@ def raised_alerts(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def change_marks(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def change_marks(source: Source, query: PageQuery) -> dict[str, Any]:
     """Change points, to be drawn into the chart of ETT over time."""
-    found = source.searched()
-    if found is None:
+    result = source.regressions()
+    if result is None:
         return PENDING
-    marked = [
+    marks = [
         {
-            "at": _to_datetime(one["at"]).isoformat(),
-            "slice": "/".join(one["slice"]),
-            "bucket": one["bucket"],
-            "points": round(one["points"], 2),
+            "at": _to_datetime(change["at"]).isoformat(),
+            "slice": "/".join(change["slice"]),
+            "bucket": change["bucket"],
+            "points": round(change["points"], 2),
         }
-        for one in _matching(source, found, wanted)
+        for change in _matching(source, result, query)
     ]
-    return {"marks": marked}
+    return {"marks": marks}
 
 
-def regressions(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def regressions(source: Source, query: PageQuery) -> dict[str, Any]:
     """Regressions, the newest first."""
-    found = source.searched()
-    if found is None:
+    result = source.regressions()
+    if result is None:
         return PENDING
     rows = [
         {
-            **one,
-            "at": _to_datetime(one["at"]),
-            "slice": "/".join(one["slice"]),
-            "ett": f"{one['ett_before']:.1f} to {one['ett_after']:.1f} %",
-            "level": 100 * one["level"],
+            **change,
+            "at": _to_datetime(change["at"]),
+            "slice": "/".join(change["slice"]),
+            "ett": f"{change['ett_before']:.1f} to {change['ett_after']:.1f} %",
+            "level": 100 * change["level"],
             "fields": "; ".join(
                 f"{field['field']}: {field['before']} to {field['after']}"
-                for field in one["fields"]
+                for field in change["fields"]
             ),
         }
-        for one in _matching(source, found, wanted)
+        for change in _matching(source, result, query)
     ]
     return table(
         [
@@ -80,30 +80,30 @@ def regressions(source: Source, wanted: PageQuery) -> dict[str, Any]:
             Column("fields", "what changed there", "long"),
         ],
         rows,
-        empty=f"No change in {found['slices']:,} slices with {found['jobs']:,} runs.",
+        empty=f"No change in {result['slices']:,} slices with {result['jobs']:,} runs.",
     )
 
 
-def _matching(source: Source, found: Regressions, wanted: PageQuery) -> list[Regressions]:
+def _matching(source: Source, result: Regressions, query: PageQuery) -> list[Regressions]:
     """Those of the slices and the time that the page is about."""
-    asked = dict(wanted.where)
-    since, until = wanted.between(source.reading.about())
+    conditions = dict(query.where)
+    since, until = query.time_range(source.store_cache.summary())
     return [
-        one
-        for one in found["regressions"]
-        if (since is None or _to_datetime(one["at"]) >= since)
-        and (until is None or _to_datetime(one["at"]) < until)
+        change
+        for change in result["regressions"]
+        if (since is None or _to_datetime(change["at"]) >= since)
+        and (until is None or _to_datetime(change["at"]) < until)
         and all(
-            asked.get(name, part) == part
-            for name, part in zip(SEARCH_DIMENSIONS, one["slice"], strict=True)
+            conditions.get(name, part) == part
+            for name, part in zip(SEARCH_DIMENSIONS, change["slice"], strict=True)
         )
     ]
 
 
-def lemon_nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def lemon_nodes(source: Source, query: PageQuery) -> dict[str, Any]:
     """Nodes whose failures are beyond chance."""
-    found = source.searched()
-    if found is None:
+    result = source.regressions()
+    if result is None:
         return PENDING
     return table(
         [
@@ -113,19 +113,19 @@ def lemon_nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
             Column("hours", "hours", "hours"),
             Column("level", "false discovery rate", "percent"),
         ],
-        [{**one, "level": 100 * one["level"]} for one in found["lemons"]],
+        [{**node, "level": 100 * node["level"]} for node in result["lemons"]],
         links={"to": "/runs", "parameters": {"host": "host"}},
         empty="No node fails beyond chance.",
     )
 
 
-def slow_jobs(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def slow_jobs(source: Source, query: PageQuery) -> dict[str, Any]:
     """Running jobs below the least of their slice, or of their own first hours."""
-    found = source.searched()
-    if found is None:
+    result = source.regressions()
+    if result is None:
         return PENDING
     rows = [
-        {**one, "run": one["run_id"], "slice": "/".join(one["slice"])} for one in found["running"]
+        {**job, "run": job["run_id"], "slice": "/".join(job["slice"])} for job in result["running"]
     ]
     return table(
         [

@@ -14,23 +14,28 @@ from headway.serve.sources import Source
 BLOCK_BUCKET = "waste.checkpoint_block"
 
 
-def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     """What saves cost, and what their lack did."""
-    asked = source.asked(wanted, "leaf")
-    rows = source.rows(bucket_hours(asked, (BLOCK_BUCKET, LOST), "leaf"), wanted)
-    spent_on = {row["leaf"]: row["accelerator_hours"] for row in rows}
-    all_hours = source.one("ett", wanted).get("accelerator_hours") or 0.0
-    saves = source.rows(build_query("checkpoints", source.asked(wanted)), wanted)
+    filter_ = source.filter_for(query, "leaf")
+    rows = source.rows(bucket_hours(filter_, (BLOCK_BUCKET, LOST), "leaf"), query)
+    hours_by_bucket = {row["leaf"]: row["accelerator_hours"] for row in rows}
+    total_hours = source.single_row("ett", query).get("accelerator_hours") or 0.0
+    saves = source.rows(build_query("checkpoints", source.filter_for(query)), query)
     disk = next((row for row in saves if row["level"] == "disk"), {})
     count, failed = (sum(row[name] for row in saves) for name in ("saves", "failed"))
     return cards(
         Card(
             "Blocked",
-            spent_on.get(BLOCK_BUCKET, 0.0),
+            hours_by_bucket.get(BLOCK_BUCKET, 0.0),
             "hours",
-            _share_of(spent_on.get(BLOCK_BUCKET), all_hours),
+            _share_of(hours_by_bucket.get(BLOCK_BUCKET), total_hours),
         ),
-        Card("Unsaved", spent_on.get(LOST, 0.0), "hours", _share_of(spent_on.get(LOST), all_hours)),
+        Card(
+            "Unsaved",
+            hours_by_bucket.get(LOST, 0.0),
+            "hours",
+            _share_of(hours_by_bucket.get(LOST), total_hours),
+        ),
         Card("Saves", count, "count", f"{failed:,} failed"),
         Card("A save blocks", disk.get("blocked_s_by_jobs"), "seconds", "mean, each run alike"),
         Card("Nine of ten block", disk.get("blocked_p90_s"), "seconds", "at most, to disk"),
@@ -38,23 +43,23 @@ def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def _share_of(hours: float | None, of: float) -> str:
-    return f"{100.0 * (hours or 0.0) / of:.2f} % of all accelerator-hours" if of else ""
+def _share_of(hours: float | None, total: float) -> str:
+    return f"{100.0 * (hours or 0.0) / total:.2f} % of all accelerator-hours" if total else ""
 
 
-def blocking(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def blocking(source: Source, query: PageQuery) -> dict[str, Any]:
     """By day or week."""
-    return _over_time(source, wanted, BLOCK_BUCKET)
+    return _over_time(source, query, BLOCK_BUCKET)
 
 
-def unsaved(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def unsaved(source: Source, query: PageQuery) -> dict[str, Any]:
     """By day or week."""
-    return _over_time(source, wanted, LOST)
+    return _over_time(source, query, LOST)
 
 
-def _over_time(source: Source, wanted: PageQuery, leaf: str) -> dict[str, Any]:
-    period = source.period(wanted)
-    rows = source.rows(bucket_hours(source.asked(wanted, period), (leaf,), period), wanted)
+def _over_time(source: Source, query: PageQuery, leaf: str) -> dict[str, Any]:
+    period = source.period(query)
+    rows = source.rows(bucket_hours(source.filter_for(query, period), (leaf,), period), query)
     columns = [
         Column(period, period, "period"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -64,9 +69,9 @@ def _over_time(source: Source, wanted: PageQuery, leaf: str) -> dict[str, Any]:
     return table(columns, rows, plot=plot)
 
 
-def levels(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def levels(source: Source, query: PageQuery) -> dict[str, Any]:
     """Saves to memory and to disk."""
-    rows = source.rows(build_query("checkpoints", source.asked(wanted)), wanted)
+    rows = source.rows(build_query("checkpoints", source.filter_for(query)), query)
     return table(
         [
             Column("level", "level"),

@@ -14,10 +14,10 @@ MAX_NODES = 30  # that are drawn; the table has more
 MAX_ROWS = 400
 
 
-def nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def nodes(source: Source, query: PageQuery) -> dict[str, Any]:
     """A cell for each node and category; the node with most failures first."""
-    asked = source.asked(wanted, "host", "category")
-    rows = [row for row in source.rows(build_query("failures", asked), wanted) if row["host"]]
+    filter_ = source.filter_for(query, "host", "category")
+    rows = [row for row in source.rows(build_query("failures", filter_), query) if row["host"]]
     total: dict[str, int] = {}
     for row in rows:
         total[row["host"]] = total.get(row["host"], 0) + row["failures_all"]
@@ -34,13 +34,15 @@ def nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, rows[:MAX_ROWS], plot=plot, links=links, of=len(rows))
 
 
-def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
     """A stack of categories for each day or week."""
-    period = source.period(wanted)
-    found = source.rows(build_query("failures", source.asked(wanted, period, "category")), wanted)
+    period = source.period(query)
+    failures_by_period = source.rows(
+        build_query("failures", source.filter_for(query, period, "category")), query
+    )
     total: dict[str, int] = {}
     by_period: dict[Any, dict[str, Any]] = {}
-    for row in found:
+    for row in failures_by_period:
         total[row["category"]] = total.get(row["category"], 0) + row["failures_all"]
         by_period.setdefault(row[period], {period: row[period]})[row["category"]] = row[
             "failures_all"
@@ -51,9 +53,9 @@ def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "stack", "x": period, "parts": names})
 
 
-def categories(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def categories(source: Source, query: PageQuery) -> dict[str, Any]:
     """Each category and whose it is."""
-    asked = source.asked(wanted, "category", "owner")
+    filter_ = source.filter_for(query, "category", "owner")
     return table(
         [
             Column("category", "category"),
@@ -65,7 +67,7 @@ def categories(source: Source, wanted: PageQuery) -> dict[str, Any]:
             Column("ttr_p50_s", "median Time to Recover", "seconds"),
             Column("never_recovered", "never recovered", "count"),
         ],
-        source.rows(build_query("failures", asked), wanted),
+        source.rows(build_query("failures", filter_), query),
         links={"to": "/runs", "parameters": {"category": "category"}},
     )
 

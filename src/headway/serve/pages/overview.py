@@ -14,14 +14,14 @@ from headway.serve.sources import Source
 MAX_LINES = 8  # slices that are drawn; the table has them all
 
 
-def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     """The numbers that a platform team watches."""
-    ett = source.one("ett", wanted)
-    tts, ttr = source.one("tts", wanted), source.one("ttr", wanted)
+    ett = source.single_row("ett", query)
+    tts, ttr = source.single_row("tts", query), source.single_row("ttr", query)
     hours = ett.get("accelerator_hours") or 0.0
     trained = ett.get("ett_percent")
     lost = hours * (100.0 - trained) / 100.0 if trained is not None else None
-    unsaved = source.rows(bucket_hours(source.asked(wanted), (LOST,)), wanted)
+    unsaved = source.rows(bucket_hours(source.filter_for(query), (LOST,)), query)
     return cards(
         Card("ETT", trained, "percent", _unweighted(ett)),
         Card("Accelerator-hours", hours, "hours", _count(ett.get("jobs"), "run")),
@@ -50,11 +50,11 @@ def _p90(row: dict[str, Any], name: str) -> str:
     )
 
 
-def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
     """ETT by day or week, one line or one for each slice."""
-    period, by = source.period(wanted), wanted.get("by")
+    period, by = source.period(query), query.get("by")
     rows = source.rows(
-        build_query("ett", source.asked(wanted, period, *filter(None, [by]))), wanted
+        build_query("ett", source.filter_for(query, period, *filter(None, [by]))), query
     )
     columns = [
         Column(period, period, "period"),
@@ -69,12 +69,12 @@ def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     lines = ["ett_percent"] if by else ["ett_percent", "ett_percent_by_jobs"]
     plot = {"kind": "lines", "x": period, "lines": lines, "split": by, "most": MAX_LINES}
     plot["folded"] = ["ett_percent_by_jobs"]
-    return table(columns, rows, plot=plot, marks=f"/data/marks{wanted.query}")
+    return table(columns, rows, plot=plot, marks=f"/data/marks{query.query_string}")
 
 
-def by_bucket(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def by_bucket(source: Source, query: PageQuery) -> dict[str, Any]:
     """What was lost, the largest first."""
-    rows = source.rows(build_query("top", source.asked(wanted)), wanted)
+    rows = source.rows(build_query("top", source.filter_for(query)), query)
     columns = [
         Column("leaf", "bucket", "leaf"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -87,9 +87,9 @@ def by_bucket(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, add_cumulative(rows, "accelerator_hours"), plot=plot)
 
 
-def by_cause(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def by_cause(source: Source, query: PageQuery) -> dict[str, Any]:
     """What failures cost, the most expensive first."""
-    rows = source.rows(build_query("failures", source.asked(wanted)), wanted)
+    rows = source.rows(build_query("failures", source.filter_for(query)), query)
     columns = [
         Column("category", "cause"),
         Column("accelerator_hours", "accelerator-hours", "hours"),

@@ -20,8 +20,8 @@ class Panel(NamedTuple):
     name: str
     title: str
     note: str
-    shape: str  # cards, chart, tall, table
-    ask: PanelQuery
+    layout: str  # cards, chart, tall, table
+    load: PanelQuery
     live: bool = False  # what it shows does not follow from the version of the store alone
 
 
@@ -30,9 +30,9 @@ class Page(NamedTuple):
 
     path: str
     title: str
-    lead: str
+    description: str
     panels: tuple[Panel, ...]
-    own: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
 
 
 MAX_TEXT_LENGTH = 400  # characters of a text from a journal
@@ -66,10 +66,10 @@ def table(
     }
 
 
-def cards(*given: Card, **others: Any) -> dict[str, Any]:
+def cards(*items: Card, **others: Any) -> dict[str, Any]:
     """Large numbers side by side."""
     return {
-        "cards": [card._replace(value=to_json_value(card.value))._asdict() for card in given],
+        "cards": [card._replace(value=to_json_value(card.value))._asdict() for card in items],
         **others,
     }
 
@@ -88,25 +88,25 @@ def to_json_value(value: Any) -> Any:
 def add_cumulative(rows: Sequence[Mapping[str, Any]], of: str) -> list[dict[str, Any]]:
     """The rows with the share of the total that they and those before them have."""
     total = sum(row[of] or 0.0 for row in rows)
-    found, so_far = [], 0.0
+    result, so_far = [], 0.0
     for row in rows:
         so_far += row[of] or 0.0
-        found.append({**row, "cumulative": 100.0 * so_far / total if total else None})
-    return found
+        result.append({**row, "cumulative": 100.0 * so_far / total if total else None})
+    return result
 
 
 def percentiles_over_time(
-    source: Source, wanted: PageQuery, name: str, *more: Column
+    source: Source, query: PageQuery, name: str, *extra: Column
 ) -> dict[str, Any]:
     """By the answers to the question of that name; `more` stands beside."""
-    period = source.period(wanted)
-    rows = source.rows(build_query(name, source.asked(wanted, period)), wanted)
-    half, nine = f"{name}_p50_s", f"{name}_p90_s"
+    period = source.period(query)
+    rows = source.rows(build_query(name, source.filter_for(query, period)), query)
+    median, p90 = f"{name}_p50_s", f"{name}_p90_s"
     columns = [
         Column(period, period, "period"),
-        Column(half, "median", "seconds"),
-        Column(nine, "nine of ten", "seconds"),
+        Column(median, "median", "seconds"),
+        Column(p90, "nine of ten", "seconds"),
         Column(f"{name}_s_by_jobs", "mean", "seconds"),
-        *more,
+        *extra,
     ]
-    return table(columns, rows, plot={"kind": "lines", "x": period, "lines": [half, nine]})
+    return table(columns, rows, plot={"kind": "lines", "x": period, "lines": [median, p90]})

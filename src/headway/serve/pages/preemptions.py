@@ -13,34 +13,41 @@ from headway.serve.sources import Source
 ROWS_PER_PAGE = 50  # of a page
 
 
-def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     """What preemptions cost in all."""
-    row = _totals(source, wanted)
+    row = _totals(source, query)
     hours = row.get("accelerator_hours") or 0.0
-    back = row.get("rolled_back_accelerator_hours") or 0.0
-    share = source.one("ett", wanted).get("accelerator_hours") or 0.0
+    rolled_back = row.get("rolled_back_accelerator_hours") or 0.0
+    total_hours = source.single_row("ett", query).get("accelerator_hours") or 0.0
     return cards(
         Card("Preemptions", row.get("failures_all", 0), "count", f"of {row.get('jobs', 0):,} runs"),
-        Card("Their price", hours, "hours", f"{100 * hours / share if share else 0:.2f} % of all"),
-        Card("Rolled back", back, "hours", "accelerator-hours of training"),
-        Card("Recovering", hours - back, "hours", "accelerator-hours"),
+        Card(
+            "Their price",
+            hours,
+            "hours",
+            f"{100 * hours / total_hours if total_hours else 0:.2f} % of all",
+        ),
+        Card("Rolled back", rolled_back, "hours", "accelerator-hours of training"),
+        Card("Recovering", hours - rolled_back, "hours", "accelerator-hours"),
         Card("Time to Recover", row.get("ttr_p50_s"), "seconds", "median"),
         Card("Never recovered", row.get("never_recovered", 0), "count", "preemptions"),
     )
 
 
-def _totals(source: Source, wanted: PageQuery) -> dict[str, Any]:
-    rows = source.rows(build_query("failures", source.asked(wanted)), wanted)
+def _totals(source: Source, query: PageQuery) -> dict[str, Any]:
+    rows = source.rows(build_query("failures", source.filter_for(query)), query)
     return next((row for row in rows if row["category"] == pages.PREEMPTION), {})
 
 
-def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
     """By day or week."""
-    period = source.period(wanted)
-    found = source.rows(build_query("failures", source.asked(wanted, period, "category")), wanted)
+    period = source.period(query)
+    failures = source.rows(
+        build_query("failures", source.filter_for(query, period, "category")), query
+    )
     rows = [
         {**row, "recovering": row["accelerator_hours"] - row["rolled_back_accelerator_hours"]}
-        for row in found
+        for row in failures
         if row["category"] == pages.PREEMPTION
     ]
     columns = [
@@ -54,10 +61,10 @@ def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "stack", "x": period, "parts": parts})
 
 
-def preemption_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def preemption_list(source: Source, query: PageQuery) -> dict[str, Any]:
     """One row each."""
-    asked, skip = source.asked(wanted), (wanted.page - 1) * ROWS_PER_PAGE
-    rows = source.rows(pages.preemption_rows(asked, skip=skip, most=ROWS_PER_PAGE), wanted)
+    filter_, skip = source.filter_for(query), (query.page - 1) * ROWS_PER_PAGE
+    rows = source.rows(pages.preemption_rows(filter_, skip=skip, most=ROWS_PER_PAGE), query)
     columns = [
         Column("at", "when", "time"),
         Column("run", "run", "run"),
@@ -71,8 +78,8 @@ def preemption_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
         Column("decision", "decision"),
         Column("run_id", "id", "id"),
     ]
-    total = _totals(source, wanted).get("failures_all", 0)
-    return table(columns, rows, paging={"page": wanted.page, "rows": ROWS_PER_PAGE, "of": total})
+    total = _totals(source, query).get("failures_all", 0)
+    return table(columns, rows, paging={"page": query.page, "rows": ROWS_PER_PAGE, "of": total})
 
 
 PREEMPTIONS_PAGE = Page(

@@ -16,10 +16,10 @@ from headway.taxonomy import START_STAGES
 LEAVES = (DETECTION, DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
 
 
-def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     """How long recoveries take."""
-    row = source.one("ttr", wanted)
-    failed = source.one("failures", wanted, "owner", whole=True)
+    row = source.single_row("ttr", query)
+    failed = source.single_row("failures", query, "owner", whole=True)
     return cards(
         Card("Median", row.get("ttr_p50_s"), "seconds", "half of the interruptions are shorter"),
         Card("Nine of ten", row.get("ttr_p90_s"), "seconds", "are shorter"),
@@ -30,22 +30,24 @@ def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
     """Median and the slowest tenth."""
     return panel.percentiles_over_time(
         source,
-        wanted,
+        query,
         "ttr",
         Column("interruptions", "interruptions", "count"),
         Column("recovering_accelerator_hours", "accelerator-hours", "hours"),
     )
 
 
-def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def stages(source: Source, query: PageQuery) -> dict[str, Any]:
     """Where recovery time goes, in the order in which it passes."""
-    found = source.rows(bucket_hours(source.asked(wanted, "leaf"), LEAVES, "leaf"), wanted)
-    by_leaf = {one["leaf"]: one for one in found}
-    rows = [by_leaf[leaf] for leaf in LEAVES if leaf in by_leaf]
+    rows_by_bucket = source.rows(
+        bucket_hours(source.filter_for(query, "leaf"), LEAVES, "leaf"), query
+    )
+    by_bucket = {row["leaf"]: row for row in rows_by_bucket}
+    rows = [by_bucket[leaf] for leaf in LEAVES if leaf in by_bucket]
     columns = [
         Column("leaf", "stage", "leaf"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -55,10 +57,10 @@ def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, rows, plot=plot)
 
 
-def by_cause(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def by_cause(source: Source, query: PageQuery) -> dict[str, Any]:
     """What takes longest to recover from."""
-    found = source.rows(build_query("failures", source.asked(wanted)), wanted)
-    rows = sorted(found, key=lambda row: -(row["ttr_p50_s"] or 0.0))
+    failures = source.rows(build_query("failures", source.filter_for(query)), query)
+    rows = sorted(failures, key=lambda row: -(row["ttr_p50_s"] or 0.0))
     columns = [
         Column("category", "cause"),
         Column("ttr_p50_s", "median", "seconds"),

@@ -20,27 +20,27 @@ LABELS = ("job", "team", "model", "project", "cluster", "host_type", "accelerato
 VERSIONS = ("torch", "python", "headway", "code", "config")
 
 
-def _run(source: Source, wanted: PageQuery) -> dict[str, Any]:
-    run_id = wanted.get("run_id")
-    rows = source.kept(
-        ("run", run_id), lambda: source.ask(pages.rows_of_run("runs", run_id, "started_at", 1))
+def _run(source: Source, query: PageQuery) -> dict[str, Any]:
+    run_id = query.get("run_id")
+    rows = source.get_or_compute(
+        ("run", run_id), lambda: source.query(pages.rows_of_run("runs", run_id, "started_at", 1))
     )
     if not rows:
         raise NotFound(f"there is no run {run_id!r} in the store", code="run-not-found")
-    found: dict[str, Any] = rows[0]
-    return found
+    row: dict[str, Any] = rows[0]
+    return row
 
 
-def _rows(source: Source, wanted: PageQuery, question: Any) -> list[dict[str, Any]]:
+def _rows(source: Source, query: PageQuery, query_fn: Any) -> list[dict[str, Any]]:
     """Only files of its days are opened."""
-    row = _run(source, wanted)
+    row = _run(source, query)
     since: datetime = row["started_at"] - timedelta(days=1)
-    return source.ask(question, since=since, until=row["ended_at"] + timedelta(days=1))
+    return source.query(query_fn, since=since, until=row["ended_at"] + timedelta(days=1))
 
 
-def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     """What it is and how it went."""
-    row = _run(source, wanted)
+    row = _run(source, query)
     wall = row["wall_s"]
     facts = [(name, to_json_value(row[name])) for name in (*LABELS, *VERSIONS) if row[name]]
     if row["command"]:
@@ -52,7 +52,7 @@ def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
         Card("Time to Start", row["time_to_start_s"], "seconds", "to the first training"),
         Card("Steps", row["steps"], "count", "on new data"),
         Card("Attempts", row["attempts"], "count", "lives of it"),
-        _failure_card(source, wanted),
+        _failure_card(source, query),
         title=to_json_value(row["run"]),
         state=state,
         began=to_json_value(row["started_at"]),
@@ -61,24 +61,26 @@ def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def _failure_card(source: Source, wanted: PageQuery) -> Card:
+def _failure_card(source: Source, query: PageQuery) -> Card:
     """The number of failures as published, and those of others beside it."""
-    asked = Filter(("owner",), where=(("run_id", wanted.get("run_id")),))
-    rows = _rows(source, wanted, build_query("failures", asked))
+    filter_ = Filter(("owner",), where=(("run_id", query.get("run_id")),))
+    rows = _rows(source, query, build_query("failures", filter_))
     by_owner = {row["owner"]: row["failures_all"] for row in rows}
     infra = by_owner.pop("infra", 0)
-    beside = ", ".join(f"{number} {owner}" for owner, number in sorted(by_owner.items()))
+    others = ", ".join(f"{number} {owner}" for owner, number in sorted(by_owner.items()))
     return Card(
-        "Failures", infra, "count", f"of infra; beside it {beside}" if beside else "of infra"
+        "Failures", infra, "count", f"of infra; beside it {others}" if others else "of infra"
     )
 
 
-def buckets(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def buckets(source: Source, query: PageQuery) -> dict[str, Any]:
     """From the wall time down to training, the largest loss first."""
-    run_id = wanted.get("run_id")
-    found = _rows(source, wanted, pages.buckets_of_run(run_id))
-    wall = sum(row["seconds"] for row in found)
-    rows = [{**row, "percent": 100 * row["seconds"] / wall} for row in found if row["seconds"] > 0]
+    run_id = query.get("run_id")
+    all_rows = _rows(source, query, pages.buckets_of_run(run_id))
+    wall = sum(row["seconds"] for row in all_rows)
+    rows = [
+        {**row, "percent": 100 * row["seconds"] / wall} for row in all_rows if row["seconds"] > 0
+    ]
     rows.sort(key=lambda row: (row["leaf"] == EFFECTIVE, -row["seconds"]))
     columns = [
         Column("leaf", "bucket", "leaf"),
@@ -90,11 +92,11 @@ def buckets(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def by_hour(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def by_hour(source: Source, query: PageQuery) -> dict[str, Any]:
     """Minutes of each hour by bucket."""
-    found = _rows(source, wanted, pages.buckets_of_run(wanted.get("run_id"), "hour"))
+    all_rows = _rows(source, query, pages.buckets_of_run(query.get("run_id"), "hour"))
     by_time: dict[Any, dict[str, Any]] = {}
-    for row in found:
+    for row in all_rows:
         by_time.setdefault(row["hour"], {"hour": row["hour"]})[row["leaf"]] = row["seconds"] / 60
     used = [leaf for leaf in BUCKETS if any(leaf in row for row in by_time.values())]
     columns = [Column("hour", "hour", "time"), *(Column(leaf, leaf, "minutes") for leaf in used)]
@@ -103,10 +105,10 @@ def by_hour(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def attempts(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def attempts(source: Source, query: PageQuery) -> dict[str, Any]:
     """Each life of it."""
     rows = _rows(
-        source, wanted, pages.rows_of_run("attempts", wanted.get("run_id"), "attempt", MAX_ROWS)
+        source, query, pages.rows_of_run("attempts", query.get("run_id"), "attempt", MAX_ROWS)
     )
     return table(
         [
@@ -126,11 +128,9 @@ def attempts(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def failures(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def failures(source: Source, query: PageQuery) -> dict[str, Any]:
     """What failed, with the evidence."""
-    rows = _rows(
-        source, wanted, pages.rows_of_run("failures", wanted.get("run_id"), "at", MAX_ROWS)
-    )
+    rows = _rows(source, query, pages.rows_of_run("failures", query.get("run_id"), "at", MAX_ROWS))
     return table(
         [
             Column("at", "when", "time"),
@@ -148,10 +148,10 @@ def failures(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def saves(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def saves(source: Source, query: PageQuery) -> dict[str, Any]:
     """The newest first."""
-    found = _rows(
-        source, wanted, pages.rows_of_run("checkpoints", wanted.get("run_id"), "at", 5000)
+    all_rows = _rows(
+        source, query, pages.rows_of_run("checkpoints", query.get("run_id"), "at", 5000)
     )
     return table(
         [
@@ -163,15 +163,15 @@ def saves(source: Source, wanted: PageQuery) -> dict[str, Any]:
             Column("bytes", "bytes", "count"),
             Column("error", "error", "long"),
         ],
-        found[: -MAX_ROWS - 1 : -1],
-        of=len(found),
+        all_rows[: -MAX_ROWS - 1 : -1],
+        of=len(all_rows),
     )
 
 
-def compiles(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def compiles(source: Source, query: PageQuery) -> dict[str, Any]:
     """The longest first."""
-    found = _rows(source, wanted, pages.rows_of_run("compiles", wanted.get("run_id"), "at", 5000))
-    found.sort(key=lambda row: -row["seconds"])
+    all_rows = _rows(source, query, pages.rows_of_run("compiles", query.get("run_id"), "at", 5000))
+    all_rows.sort(key=lambda row: -row["seconds"])
     return table(
         [
             Column("place", "place", "long"),
@@ -182,15 +182,15 @@ def compiles(source: Source, wanted: PageQuery) -> dict[str, Any]:
             Column("attempt", "attempt", "count"),
             Column("reason", "reason", "long"),
         ],
-        found[:MAX_ROWS],
-        of=len(found),
+        all_rows[:MAX_ROWS],
+        of=len(all_rows),
     )
 
 
-def nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def nodes(source: Source, query: PageQuery) -> dict[str, Any]:
     """Each host of each attempt."""
     rows = _rows(
-        source, wanted, pages.rows_of_run("nodes", wanted.get("run_id"), "attempt", MAX_ROWS)
+        source, query, pages.rows_of_run("nodes", query.get("run_id"), "attempt", MAX_ROWS)
     )
     for row in rows:
         row["percent"] = (

@@ -12,12 +12,14 @@ from headway.serve.sources import Source
 ROWS_PER_PAGE = 50  # of a page
 
 
-def run_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def run_list(source: Source, query: PageQuery) -> dict[str, Any]:
     """Those that hold what is searched for."""
-    asked, told = source.asked(wanted), dict(wanted.given)
-    skip = (wanted.page - 1) * ROWS_PER_PAGE
-    rows = source.rows(pages.matching_runs(asked, told, skip=skip, most=ROWS_PER_PAGE), wanted)
-    total = source.rows(pages.count_runs(asked, told), wanted)[0]["runs"]
+    filter_, parameters = source.filter_for(query), dict(query.parameters)
+    skip = (query.page - 1) * ROWS_PER_PAGE
+    rows = source.rows(
+        pages.matching_runs(filter_, parameters, skip=skip, most=ROWS_PER_PAGE), query
+    )
+    total = source.rows(pages.count_runs(filter_, parameters), query)[0]["runs"]
     columns = [
         Column("run", "run", "run"),
         Column("ett_percent", "ETT", "percent"),
@@ -38,8 +40,8 @@ def run_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(
         columns,
         rows,
-        paging={"page": wanted.page, "rows": ROWS_PER_PAGE, "of": total},
-        sorts={"now": wanted.get("sort", pages.SORTS[0]), "all": list(pages.SORTS)},
+        paging={"page": query.page, "rows": ROWS_PER_PAGE, "of": total},
+        sorts={"now": query.get("sort", pages.SORTS[0]), "all": list(pages.SORTS)},
     )
 
 

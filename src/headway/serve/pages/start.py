@@ -13,9 +13,9 @@ from headway.serve.query import PageQuery
 from headway.serve.sources import Source
 
 
-def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     """How long starts take."""
-    row = source.one("tts", wanted)
+    row = source.single_row("tts", query)
     return cards(
         Card("Median", row.get("tts_p50_s"), "seconds", "half of the runs start faster"),
         Card("Nine of ten", row.get("tts_p90_s"), "seconds", "start faster"),
@@ -28,12 +28,12 @@ def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     )
 
 
-def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def stages(source: Source, query: PageQuery) -> dict[str, Any]:
     """Mean seconds of each stage, in the order in which a job passes through them."""
-    row = source.one("tts", wanted)
+    row = source.single_row("tts", query)
     started = (row.get("jobs") or 0) - (row.get("never_trained") or 0)
-    found = source.rows(pages.start_stages(source.asked(wanted), START_BUCKETS), wanted)
-    seconds = {one["leaf"]: one["seconds"] / started for one in found} if started else {}
+    bucket_rows = source.rows(pages.start_stages(source.filter_for(query), START_BUCKETS), query)
+    seconds = {row["leaf"]: row["seconds"] / started for row in bucket_rows} if started else {}
     split = by_stage(seconds, row.get("tts_s_by_jobs"))
     rows = [{"leaf": leaf, "seconds": mean} for leaf, mean in split.items()]
     columns = [Column("leaf", "stage", "leaf"), Column("seconds", "mean", "seconds")]
@@ -41,22 +41,22 @@ def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "fall", "x": "leaf", "y": "seconds", "total": total})
 
 
-def by_release(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def by_release(source: Source, query: PageQuery) -> dict[str, Any]:
     """A stack of stages for each release."""
-    release = wanted.get("release", "torch")
-    found = releases(lambda of: source.rows(of, wanted), source.asked(wanted), release)
-    used = [leaf for leaf in (*START_BUCKETS, OTHER) if any(leaf in one.stages for one in found)]
+    release = query.get("release", "torch")
+    bars = releases(lambda of: source.rows(of, query), source.filter_for(query), release)
+    used = [leaf for leaf in (*START_BUCKETS, OTHER) if any(leaf in bar.stages for bar in bars)]
     rows = [
         {
-            release: one.name,
-            "first": one.first,
-            "jobs": one.runs,
-            "tts_p50_s": one.median,
-            "tts_p90_s": one.slow,
-            "tts_s_by_jobs": one.mean,
-            **{leaf: one.stages.get(leaf, 0.0) for leaf in used},
+            release: bar.name,
+            "first": bar.first,
+            "jobs": bar.runs,
+            "tts_p50_s": bar.median,
+            "tts_p90_s": bar.slow,
+            "tts_s_by_jobs": bar.mean,
+            **{leaf: bar.stages.get(leaf, 0.0) for leaf in used},
         }
-        for one in found
+        for bar in bars
     ]
     columns = [
         Column(release, release, "period" if release in ("week", "month") else "text"),
@@ -70,11 +70,11 @@ def by_release(source: Source, wanted: PageQuery) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "stack", "x": release, "parts": used})
 
 
-def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
     """Median and the slowest tenth."""
     return panel.percentiles_over_time(
         source,
-        wanted,
+        query,
         "tts",
         Column("jobs", "runs", "count"),
         Column("never_trained", "never trained", "count"),
