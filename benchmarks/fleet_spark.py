@@ -35,7 +35,7 @@ def main() -> None:
     asked = equal = values = 0
     took = 0.0
     for name, query in QUERIES.items():
-        for by in ((), ("team", "week"), ("month", *query.own[:1], "model")):
+        for by in ((), ("team", "week"), ("month", *query.dimensions[:1], "model")):
             put = build_query(name, Filter(by))
             began = time.perf_counter()
             there = run_query(store, put, session=session).rows.to_pylist()

@@ -319,7 +319,7 @@ def store_splits() -> Iterator[str]:
     from headway.fleet.queries.queries import QUERIES
 
     for name, query in QUERIES.items():
-        yield from (f"fleet {name} --by {one}" for one in (*DIMENSIONS, *query.own))
+        yield from (f"fleet {name} --by {one}" for one in (*DIMENSIONS, *query.dimensions))
     yield from (f"--where {one}=" for one in RUN_DIMENSIONS)
 
 

@@ -75,7 +75,7 @@ def test_clickhouse_and_duckdb_give_equal_answers(
 ) -> None:
     import ibis
 
-    own = QUERIES[name].own[:1]
+    own = QUERIES[name].dimensions[:1]
     by = tuple(part for one in slices for part in (own if one == "own" else (one,)))
     put = build_query(name, Filter(by))
     unbound = {

@@ -99,20 +99,20 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreCache]:
 
 
 def asked(database: Database, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    rows = database.ask(lambda tables: tables[table].select(*columns)).rows
+    rows = database.query(lambda tables: tables[table].select(*columns)).rows
     return sorted(zip(*(rows[name].to_pylist() for name in columns), strict=True))
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_it_answers_as_duckdb_does(database: Database, reading: StoreCache, name: str) -> None:
-    own = QUERIES[name].own[:1]
+    own = QUERIES[name].dimensions[:1]
     for told in (
         Filter(),
         Filter(by=("team", "week", *own)),
         Filter(by=("model",), since=START, where=(("team", "ads"),), limit=3),
     ):
         put = build_query(name, told)
-        here, there = _plain(reading.rows(put)), _plain(database.ask(put).rows.to_pylist())
+        here, there = _plain(reading.rows(put)), _plain(database.query(put).rows.to_pylist())
         assert here and len(here) == len(there)
         for one, other in zip(here, there, strict=True):
             assert other == pytest.approx(one)

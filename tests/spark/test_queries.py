@@ -66,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def by(name: str, slices: str) -> tuple[str, ...]:
-    own = QUERIES[name].own[:1]
+    own = QUERIES[name].dimensions[:1]
     words = () if slices == "plain" else tuple(slices.split(","))
     return tuple(part for word in words for part in (own if word == "own" else (word,)))
 

@@ -96,7 +96,7 @@ def run_question(args: argparse.Namespace) -> int:
         if isinstance(store, Store):
             answer = run_query(store, put, since=since, until=until)
         else:
-            answer = store.ask(put)
+            answer = store.query(put)
     for note in answer.notes:
         print(f"headway: {note}", file=sys.stderr)
     print_rows(

@@ -250,7 +250,7 @@ def _from_store(args: argparse.Namespace) -> Measured:
         answer = (
             run_query(store, query, since=filter_.since)
             if isinstance(store, Store)
-            else store.ask(query)
+            else store.query(query)
         )
         row: dict[str, Any] = answer.rows.to_pylist()[0]
         return row

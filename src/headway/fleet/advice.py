@@ -240,7 +240,7 @@ def _query(
     if isinstance(store, Store):
         answer = run_query(store, lambda tables: tables[name], since=since)
     else:
-        answer = store.ask(lambda tables: tables[name])
+        answer = store.query(lambda tables: tables[name])
     return answer.rows.to_pylist(), answer.notes
 
 

@@ -83,7 +83,7 @@ PANELS = (
 def dashboard() -> str:
     """As JSON, for Dashboards > Import; it asks which Prometheus to use."""
     source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "__inputs": [
             {
                 "name": "DS_PROMETHEUS",
@@ -104,7 +104,7 @@ def dashboard() -> str:
         "templating": {"list": [_variable(source, name) for name in ("team", "model")]},
         "panels": [_panel(source, index, panel) for index, panel in enumerate(PANELS)],
     }
-    return json.dumps(told, indent=1) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _variable(source: dict[str, str], label: str) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from headway.units import format_duration
 class AlertMetric(NamedTuple):
     """Which question has it, in which column; a time is told in seconds, a share in percent."""
 
-    question: str
+    query: str
     column: str
     unit: str
-    words: str
+    label: str
 
     def text(self, value: float) -> str:
         """A value as a person reads it."""
@@ -69,26 +69,26 @@ class GaugeDef(NamedTuple):
 
     name: str
     help: str
-    question: str
+    query: str
     column: str
-    own: tuple[str, ...] = ()  # what the question is split by beside the labels of runs
-    told: tuple[tuple[str, str], ...] = ()  # labels that it has always
+    dimensions: tuple[str, ...] = ()  # of the query, besides those of runs
+    constant_labels: tuple[tuple[str, str], ...] = ()
     unit: str = ""
-    times: float = 1.0
+    factor: float = 1.0
 
 
 def _shares(side: str, text: str) -> Iterator[GaugeDef]:
     for weight, column in (("accelerators", ""), ("jobs", "_by_jobs")):
         name = f"headway_fleet_{side}_percent"
-        told = (("weight", weight),)
-        yield GaugeDef(name, text, "ett", f"{side}_percent{column}", (), told, "percent")
+        labels = (("weight", weight),)
+        yield GaugeDef(name, text, "ett", f"{side}_percent{column}", (), labels, "percent")
 
 
 def _times(name: str, text: str, query: str, column: str) -> Iterator[GaugeDef]:
     for quantile, part in (("0.5", "p50"), ("0.9", "p90")):
-        told = (("quantile", quantile),)
+        labels = (("quantile", quantile),)
         full = f"headway_fleet_{name}_seconds"
-        yield GaugeDef(full, text, query, f"{column}_{part}_s", (), told, "seconds")
+        yield GaugeDef(full, text, query, f"{column}_{part}_s", (), labels, "seconds")
 
 
 GAUGES = (
@@ -102,7 +102,7 @@ GAUGES = (
         "ett",
         "accelerator_hours",
         unit="seconds",
-        times=3600.0,
+        factor=3600.0,
     ),
     GaugeDef(
         "headway_fleet_lost_accelerator_seconds",
@@ -111,7 +111,7 @@ GAUGES = (
         "accelerator_hours",
         ("leaf",),
         unit="seconds",
-        times=3600.0,
+        factor=3600.0,
     ),
     *_times("time_to_start", "From allocation to the first training, of runs.", "tts", "tts"),
     GaugeDef("headway_fleet_never_trained", "Runs that never trained.", "tts", "never_trained"),
@@ -154,39 +154,37 @@ class Window(NamedTuple):
 def families(store: Store | Database, window: Window, now: datetime) -> list[Family]:
     """All metrics; `now` is UTC without a zone. A question is asked once for all that it gives."""
     since = now - window.since
-    answers: dict[tuple[str, tuple[str, ...]], Rows] = {}
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for figure in GAUGES:
-        key = (figure.question, (*window.by, *figure.own))
-        if key not in answers:
-            answers[key] = _query_rows(
-                store, figure.question, Filter(key[1], since, now, window.where)
-            )
-        found.setdefault(figure.name, []).extend(_samples(figure, answers[key], window.by))
-    out = []
-    for figure in {one.name: one for one in GAUGES}.values():
-        out.append(Family(figure.name, figure.help, tuple(found[figure.name]), figure.unit))
+    results: dict[tuple[str, tuple[str, ...]], Rows] = {}
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for gauge in GAUGES:
+        key = (gauge.query, (*window.by, *gauge.dimensions))
+        if key not in results:
+            results[key] = _query_rows(store, gauge.query, Filter(key[1], since, now, window.where))
+        samples.setdefault(gauge.name, []).extend(_samples(gauge, results[key], window.by))
+    metric_families = []
+    for gauge in {gauge.name: gauge for gauge in GAUGES}.values():
+        metric_families.append(Family(gauge.name, gauge.help, tuple(samples[gauge.name]), gauge.unit))
     at = now.replace(tzinfo=UTC).timestamp()
-    about = "When the store was read, in seconds since the epoch."
-    out.append(Family("headway_fleet_read_time_seconds", about, (({}, at),), "seconds"))
-    return out
+    description = "When the store was read, in seconds since the epoch."
+    metric_families.append(Family("headway_fleet_read_time_seconds", description, (({}, at),), "seconds"))
+    return metric_families
 
 
-def _query_rows(store: Store | Database, name: str, asked: Filter) -> Rows:
-    put = build_query(name, asked)
+def _query_rows(store: Store | Database, name: str, filter_: Filter) -> Rows:
+    query_fn = build_query(name, filter_)
     if isinstance(store, Store):
-        answer = run_query(store, put, since=asked.since, until=asked.until)
+        result = run_query(store, query_fn, since=filter_.since, until=filter_.until)
     else:
-        answer = store.ask(put)
-    rows: Rows = answer.rows.to_pylist()
+        result = store.query(query_fn)
+    rows: Rows = result.rows.to_pylist()
     return rows
 
 
 def _samples(
-    figure: GaugeDef, rows: Rows, by: Sequence[str]
+    gauge: GaugeDef, rows: Rows, by: Sequence[str]
 ) -> Iterator[tuple[dict[str, str], float]]:
     for row in rows:
-        value = row[figure.column]
+        value = row[gauge.column]
         if value is not None:
-            labels = {name: str(row[name] or "") for name in (*by, *figure.own)}
-            yield {**labels, **dict(figure.told)}, float(value) * figure.times
+            labels = {name: str(row[name] or "") for name in (*by, *gauge.dimensions)}
+            yield {**labels, **dict(gauge.constant_labels)}, float(value) * gauge.factor

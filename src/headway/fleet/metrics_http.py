@@ -106,12 +106,12 @@ class MetricsHandler(BaseHTTPRequestHandler):
         """The page, for whoever may read it."""
         self.server.received(self.connection)
         token, is_own_name = self.server.rules
-        told = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        credentials = self.headers.get("Authorization", "").removeprefix("Bearer ")
         names = self.headers.get_all("Host") or []
         if len(names) != 1 or not is_own_name(names[0]):
             text = "this server is not known by that name; see --name\n"
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain", text)
-        elif token is not None and not hmac.compare_digest(told.encode(), token.encode()):
+        elif token is not None and not hmac.compare_digest(credentials.encode(), token.encode()):
             self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "give the token\n")
         elif self.path.partition("?")[0] != "/metrics":
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "the metrics are at /metrics\n")

@@ -193,7 +193,7 @@ def test_a_run_that_shrank_counts_what_each_attempt_held(tmp_path: Path) -> None
         (ett,), (tts,) = answer(reading, "ett"), answer(reading, "tts")
         assert ett["accelerator_hours"] == tts["accelerator_hours"] == 64 + 8 * 99
         assert tts["starting_accelerator_hours"] == pytest.approx(64 * 90 / 3600)
-        (run,) = reading.rows(pages.matching_runs(Filter(), {}, skip=0, most=9))
+        (run,) = reading.rows(pages.matching_runs(Filter(), {}, skip=0, limit=9))
         assert run["accelerator_hours"] == ett["accelerator_hours"]
         assert run["lost_hours"] == pytest.approx(ett["accelerator_hours"] / 6)
 
@@ -248,7 +248,7 @@ def test_the_number_of_failures_is_that_of_the_infrastructure(tmp_path: Path) ->
             "failures_ambiguous": 2,
             "failures_all": 10,
         }
-        runs = reading.rows(pages.matching_runs(Filter(), {}, skip=0, most=9))
+        runs = reading.rows(pages.matching_runs(Filter(), {}, skip=0, limit=9))
         assert [(run["failures"], run["failures_beside"]) for run in runs] == [(2, 3), (2, 3)]
 
 
@@ -322,7 +322,7 @@ def test_other_engines_can_be_told_the_same(name: str, dialect: str) -> None:
     unbound = {
         key: ibis.table(ibis.schema(arrow_schema(table)), name=key) for key, table in TABLES.items()
     }
-    own = QUERIES[name].own[:1]
+    own = QUERIES[name].dimensions[:1]
     asked = Filter(("team", "week", *own), START, START + WEEK, (("model", "dlrm"),), 10)
     assert "GROUP BY" in ibis.to_sql(build_query(name, asked)(unbound), dialect=dialect)
 

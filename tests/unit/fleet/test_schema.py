@@ -44,4 +44,4 @@ def test_every_split_is_explained() -> None:
     asked = PAGE.partition("## Ask")[2].partition("## Compact")[0]
     labels = PAGE.partition("**Labels**")[2].partition("have a column")[0]
     told = {*re.findall(r"`(\w+)`", asked), *re.findall(r"`(\w+)`", labels)}
-    assert {*DIMENSIONS, *(own for query in QUERIES.values() for own in query.own)} <= told
+    assert {*DIMENSIONS, *(own for query in QUERIES.values() for own in query.dimensions)} <= told

@@ -83,7 +83,7 @@ class Measurement:
     def _rows(self, name: str, asked: Filter) -> Rows:
         def put() -> Rows:
             answer = run_query(
-                self._store, lambda tables: QUERIES[name].ask(tables, asked), since=asked.since
+                self._store, lambda tables: QUERIES[name].build(tables, asked), since=asked.since
             )
             rows: Rows = answer.rows.to_pylist()
             return rows
@@ -93,16 +93,14 @@ class Measurement:
 
     def _threshold(self, rule: Rule) -> list[Sample]:
         begin = self._now - rule.over
-        if rule.figure.question in HOURLY_QUERIES:
+        if rule.figure.query in HOURLY_QUERIES:
             begin = begin // HOUR * HOUR
-        rows = self._rows(
-            rule.figure.question, Filter(rule.by, utc_datetime(begin), None, rule.where)
-        )
+        rows = self._rows(rule.figure.query, Filter(rule.by, utc_datetime(begin), None, rule.where))
         return [
             Sample(
                 slice=_slice_of_row(rule, row),
                 bad=rule.bad(value),
-                text=f"{rule.figure.words} of {_slice_of_row(rule, row)} is "
+                text=f"{rule.figure.label} of {_slice_of_row(rule, row)} is "
                 f"{rule.figure.text(value)} over the last {format_duration(rule.over)} "
                 f"({row['jobs']:,} jobs); "
                 f"{'' if rule.bad(value) else 'not '}{rule.limit}",
@@ -115,7 +113,7 @@ class Measurement:
         begin = (self._now - rule.over - LOOKBACK_S) // HOUR * HOUR
         asked = Filter(("hour", *rule.by), utc_datetime(begin), None, rule.where)
         hours: dict[str, dict[float, bool]] = {}
-        for row, value in _values(rule, self._rows(rule.figure.question, asked)):
+        for row, value in _values(rule, self._rows(rule.figure.query, asked)):
             hours.setdefault(_slice_of_row(rule, row), {})[_epoch(row["hour"])] = rule.bad(value)
         found = []
         for where, known in hours.items():
@@ -124,7 +122,7 @@ class Measurement:
                 Sample(
                     slice=where,
                     bad=spent.seconds >= rule.hold - ROUNDING_S,
-                    text=f"{rule.figure.words} of {where} was {rule.limit} for "
+                    text=f"{rule.figure.label} of {where} was {rule.limit} for "
                     f"{spent.seconds / HOUR:.1f} h of the last {format_duration(rule.over)}; "
                     f"{format_duration(rule.hold)} is the most",
                     since=spent.since,

@@ -64,7 +64,7 @@ class Rule:
     def words(self) -> str:
         """The rule in a line."""
         what = (
-            f"{self.figure.words} {self.limit}"
+            f"{self.figure.label} {self.limit}"
             if self.metric
             else f"change of {join_names(self.of)}"
         )

@@ -30,39 +30,43 @@ class Filter(NamedTuple):
     limit: int | None = None
 
 
-def filtered(tables: Mapping[str, ir.Table], name: str, time: str, asked: Filter) -> ir.Table:
+def filtered(tables: Mapping[str, ir.Table], name: str, time: str, filter_: Filter) -> ir.Table:
     """The rows of a table in that stretch of time, with a column for each thing to split by."""
     rows = tables[name]
-    if asked.since is not None:
-        rows = rows.filter(rows[time] >= asked.since)
-    if asked.until is not None:
-        rows = rows.filter(rows[time] < asked.until)
-    periods = {one: rows[time].truncate(TIME_GRAINS[one]) for one in asked.by if one in TIME_GRAINS}
+    if filter_.since is not None:
+        rows = rows.filter(rows[time] >= filter_.since)
+    if filter_.until is not None:
+        rows = rows.filter(rows[time] < filter_.until)
+    periods = {
+        grain: rows[time].truncate(TIME_GRAINS[grain])
+        for grain in filter_.by
+        if grain in TIME_GRAINS
+    }
     rows = rows.mutate(**periods) if periods else rows
-    return rows if name == "runs" and not asked.where else _join_runs(tables, rows, asked)
+    return rows if name == "runs" and not filter_.where else _join_runs(tables, rows, filter_)
 
 
-def _join_runs(tables: Mapping[str, ir.Table], rows: ir.Table, asked: Filter) -> ir.Table:
+def _join_runs(tables: Mapping[str, ir.Table], rows: ir.Table, filter_: Filter) -> ir.Table:
     runs = tables["runs"]
-    for column, value in asked.where:
+    for column, value in filter_.where:
         runs = runs.filter(runs[column] == value)
-    wanted = [one for one in asked.by if one in RUN_DIMENSIONS and one not in rows.columns]
-    if wanted:
-        return rows.join(runs.select("run_id", *wanted), "run_id")
-    return rows.semi_join(runs, "run_id") if asked.where else rows
+    names = [name for name in filter_.by if name in RUN_DIMENSIONS and name not in rows.columns]
+    if names:
+        return rows.join(runs.select("run_id", *names), "run_id")
+    return rows.semi_join(runs, "run_id") if filter_.where else rows
 
 
 def join_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
     """Rows of runs with what their attempts held: a run may have had another size in each."""
     attempts = tables["attempts"]
     lost = attempts.wall_s - attempts.effective_s
-    held = attempts.agg(
+    totals = attempts.agg(
         by="run_id",
         accelerator_s=(attempts.accelerators * attempts.wall_s).sum(),
         lost_accelerator_s=(attempts.accelerators * lost).sum(),
         first_accelerators=attempts.accelerators.sum(where=attempts.attempt == 0),
     )
-    return rows.join(held, "run_id")
+    return rows.join(totals, "run_id")
 
 
 def hours(seconds: ir.Value) -> ir.Value:
@@ -75,18 +79,20 @@ def weighted(value: ir.Value, weight: ir.Value) -> ir.Value:
     return (value * weight).sum() / weight.sum().nullif(0.0)
 
 
-def per_job(rows: ir.Table, value: str, asked: Filter) -> ir.Table:
+def per_job(rows: ir.Table, value: str, filter_: Filter) -> ir.Table:
     """The rows with a weight, `job`, by which a mean of the value counts each run once."""
     import ibis
 
-    alike = ibis.window(group_by=list(dict.fromkeys([*asked.by, "run_id"])))
-    return rows.mutate(job=1.0 / rows[value].count().over(alike).nullif(0))
+    per_run = ibis.window(group_by=list(dict.fromkeys([*filter_.by, "run_id"])))
+    return rows.mutate(job=1.0 / rows[value].count().over(per_run).nullif(0))
 
 
-def ordered(found: ir.Table, asked: Filter, by: Sequence[str] = ("accelerator_hours",)) -> ir.Table:
+def ordered(
+    rows: ir.Table, filter_: Filter, by: Sequence[str] = ("accelerator_hours",)
+) -> ir.Table:
     """Periods in their order, then what weighs most first; rows that are alike by their names."""
-    periods = [one for one in asked.by if one in TIME_GRAINS]
-    rest = [one for one in asked.by if one not in TIME_GRAINS]
-    keys = [*(found[one].asc() for one in periods), *(found[one].desc() for one in by)]
-    found = found.order_by([*keys, *(found[one].asc() for one in rest)])
-    return found.limit(asked.limit) if asked.limit else found
+    periods = [name for name in filter_.by if name in TIME_GRAINS]
+    rest = [name for name in filter_.by if name not in TIME_GRAINS]
+    keys = [*(rows[name].asc() for name in periods), *(rows[name].desc() for name in by)]
+    rows = rows.order_by([*keys, *(rows[name].asc() for name in rest)])
+    return rows.limit(filter_.limit) if filter_.limit else rows

@@ -21,117 +21,119 @@ SEARCH_FIELDS = ("run", "run_id", "job", "user", "team", "model")
 SORTS = ("started_at", "ett_percent", "accelerator_hours", "lost_hours", "time_to_start_s")
 
 
-def field_values(column: str, most: int) -> QueryFn:
+def field_values(column: str, limit: int) -> QueryFn:
     """What a field of runs is, most frequent first."""
 
-    def ask(tables: Tables) -> ir.Table:
+    def query(tables: Tables) -> ir.Table:
         runs = tables["runs"]
         runs = runs.filter(runs[column].notnull())
-        found = runs.group_by(column).agg(runs=runs.count())
-        return found.order_by([found.runs.desc(), found[column]]).limit(most)
+        result = runs.group_by(column).agg(runs=runs.count())
+        return result.order_by([result.runs.desc(), result[column]]).limit(limit)
 
-    return ask
+    return query
 
 
-def bucket_hours(asked: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
+def bucket_hours(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
     """Accelerator-hours in some leaves; those that were asked for only: that is much faster."""
 
-    def ask(tables: Tables) -> ir.Table:
-        chosen = tables["hours"]
-        chosen = chosen.filter(chosen.leaf.isin(list(leaves)))
-        rows = filtered({**_select_tables(tables, "runs"), "hours": chosen}, "hours", "hour", asked)
-        found = rows.agg(
+    def query(tables: Tables) -> ir.Table:
+        selected = tables["hours"]
+        selected = selected.filter(selected.leaf.isin(list(leaves)))
+        rows = filtered(
+            {**_select_tables(tables, "runs"), "hours": selected}, "hours", "hour", filter_
+        )
+        result = rows.agg(
             by=list(by), jobs=rows.run_id.nunique(), accelerator_hours=hours(rows.accelerator_s)
         )
-        return found.order_by(list(by)) if by else found
+        return result.order_by(list(by)) if by else result
 
-    return ask
+    return query
 
 
 def _select_tables(tables: Tables, *names: str) -> dict[str, ir.Table]:
     return {name: tables[name] for name in names}
 
 
-def start_stages(asked: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
+def start_stages(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
     """Seconds of the stages of the start, over the runs that began then and trained."""
 
-    def ask(tables: Tables) -> ir.Table:
-        runs = filtered(tables, "runs", "started_at", asked)
+    def query(tables: Tables) -> ir.Table:
+        runs = filtered(tables, "runs", "started_at", filter_)
         runs = runs.filter(runs.time_to_start_s.notnull()).select("run_id", *by)
         rows = tables["hours"]
         rows = rows.filter(rows.leaf.isin(list(leaves))).join(runs, "run_id")
         return rows.agg(by=[*by, "leaf"], seconds=rows.seconds.sum())
 
-    return ask
+    return query
 
 
-def release_starts(asked: Filter, release: str) -> QueryFn:
+def release_starts(filter_: Filter, release: str) -> QueryFn:
     """The values of a release field, in the order in which they came; the last ones."""
 
-    def ask(tables: Tables) -> ir.Table:
-        runs = filtered(tables, "runs", "started_at", asked._replace(by=(release,)))
+    def query(tables: Tables) -> ir.Table:
+        runs = filtered(tables, "runs", "started_at", filter_._replace(by=(release,)))
         runs = runs.filter(runs[release].notnull() & runs.time_to_start_s.notnull())
-        found = runs.group_by(release).agg(
+        result = runs.group_by(release).agg(
             first=runs.started_at.min(),
             jobs=runs.count(),
             tts_s_by_jobs=runs.time_to_start_s.mean(),
             tts_p50_s=runs.time_to_start_s.quantile(0.5),
             tts_p90_s=runs.time_to_start_s.quantile(0.9),
         )
-        return found.order_by([found["first"].desc(), found[release]]).limit(asked.limit or 24)
+        return result.order_by([result["first"].desc(), result[release]]).limit(filter_.limit or 24)
 
-    return ask
+    return query
 
 
-def preemption_rows(asked: Filter, *, skip: int, most: int) -> QueryFn:
+def preemption_rows(filter_: Filter, *, skip: int, limit: int) -> QueryFn:
     """Each one with its run and its price, the newest first."""
 
-    def ask(tables: Tables) -> ir.Table:
-        rows = filtered(tables, "failures", "at", asked)
+    def query(tables: Tables) -> ir.Table:
+        rows = filtered(tables, "failures", "at", filter_)
         rows = rows.filter(rows.category == PREEMPTION)
         runs = tables["runs"].select("run_id", "run", "team", "model")
         rows = rows.join(runs, "run_id")
-        paid = rows.lost_s + rows.time_to_recover_s.fill_null(0.0)
-        told = rows.select(
+        cost = rows.lost_s + rows.time_to_recover_s.fill_null(0.0)
+        result = rows.select(
             *("at", "run_id", "run", "team", "model", "attempt", "accelerators", "decision"),
             *("lost_s", "time_to_recover_s"),
-            accelerator_hours=rows.accelerators * paid / 3600.0,
+            accelerator_hours=rows.accelerators * cost / 3600.0,
         )
-        return told.order_by([told["at"].desc(), told.run_id]).limit(most, offset=skip)
+        return result.order_by([result["at"].desc(), result.run_id]).limit(limit, offset=skip)
 
-    return ask
+    return query
 
 
-def matching_runs(asked: Filter, told: Mapping[str, str], *, skip: int, most: int) -> QueryFn:
+def matching_runs(filter_: Filter, search: Mapping[str, str], *, skip: int, limit: int) -> QueryFn:
     """The runs that began then and hold what is searched for, as a list."""
 
-    def ask(tables: Tables) -> ir.Table:
-        rows = _filtered_runs(tables, asked, told)
-        shown = rows.select(
+    def query(tables: Tables) -> ir.Table:
+        rows = _filtered_runs(tables, filter_, search)
+        result = rows.select(
             *("run_id", "run", "team", "model", "started_at", "running", "outcome", "wall_s"),
             *("accelerators", "ett_percent", "accelerator_hours", "lost_hours"),
             *("time_to_start_s", "attempts", "failures", "failures_beside"),
         )
-        order = shown[told.get("sort", SORTS[0])].desc(nulls_first=False)
-        return shown.order_by([order, shown.run_id]).limit(most, offset=skip)
+        order = result[search.get("sort", SORTS[0])].desc(nulls_first=False)
+        return result.order_by([order, result.run_id]).limit(limit, offset=skip)
 
-    return ask
+    return query
 
 
-def count_runs(asked: Filter, told: Mapping[str, str]) -> QueryFn:
+def count_runs(filter_: Filter, search: Mapping[str, str]) -> QueryFn:
     """How many they are."""
 
-    def ask(tables: Tables) -> ir.Table:
-        rows = _filtered_runs(tables, asked, told)
+    def query(tables: Tables) -> ir.Table:
+        rows = _filtered_runs(tables, filter_, search)
         return rows.agg(runs=rows.count())
 
-    return ask
+    return query
 
 
-def _filtered_runs(tables: Tables, asked: Filter, told: Mapping[str, str]) -> ir.Table:
+def _filtered_runs(tables: Tables, filter_: Filter, search: Mapping[str, str]) -> ir.Table:
     import ibis
 
-    rows = join_attempts(tables, filtered(tables, "runs", "started_at", asked))
+    rows = join_attempts(tables, filtered(tables, "runs", "started_at", filter_))
     rows = _with_failure_counts(tables, rows)
     wall = rows.wall_s.nullif(0.0)
     rows = rows.mutate(
@@ -139,54 +141,52 @@ def _filtered_runs(tables: Tables, asked: Filter, told: Mapping[str, str]) -> ir
         accelerator_hours=rows.accelerator_s / 3600.0,
         lost_hours=rows.lost_accelerator_s / 3600.0,
     )
-    text = told.get("q", "").lower()
+    text = search.get("q", "").lower()
     if text:
-        holds = [rows[name].fill_null("").lower().contains(text) for name in SEARCH_FIELDS]
-        rows = rows.filter(ibis.or_(*holds))
-    if told.get("outcome"):
-        rows = rows.filter(rows.outcome == told["outcome"])
-    failed = tables["failures"]
+        matches = [rows[name].fill_null("").lower().contains(text) for name in SEARCH_FIELDS]
+        rows = rows.filter(ibis.or_(*matches))
+    if search.get("outcome"):
+        rows = rows.filter(rows.outcome == search["outcome"])
+    failures = tables["failures"]
     for name in ("category", "host"):
-        if told.get(name):
-            failed = failed.filter(failed[name] == told[name])
-    if told.get("category") or told.get("host"):
-        rows = rows.semi_join(failed, "run_id")
+        if search.get(name):
+            failures = failures.filter(failures[name] == search[name])
+    if search.get("category") or search.get("host"):
+        rows = rows.semi_join(failures, "run_id")
     return rows
 
 
 def _with_failure_counts(tables: Tables, rows: ir.Table) -> ir.Table:
     """Runs with the number of their failures; of rows of schema 1 it is counted."""
-    failed = tables["failures"]
-    counts = failed.agg(by="run_id", infra=failed.count(where=failed.owner == "infra"))
+    failures = tables["failures"]
+    counts = failures.agg(by="run_id", infra=failures.count(where=failures.owner == "infra"))
     counts = counts.rename(failed_id="run_id")
     rows = rows.left_join(counts, rows.run_id == counts.failed_id)
     old = rows.failures_user.isnull()
-    counted = old.ifelse(rows.infra.fill_null(0), rows.failures)
+    count = old.ifelse(rows.infra.fill_null(0), rows.failures)
     others = rows.failures_user + rows.failures_scheduler + rows.failures_ambiguous
-    return rows.mutate(
-        failures=counted, failures_beside=old.ifelse(rows.failures - counted, others)
-    )
+    return rows.mutate(failures=count, failures_beside=old.ifelse(rows.failures - count, others))
 
 
-def rows_of_run(table: str, run_id: str, order: str, most: int) -> QueryFn:
+def rows_of_run(table: str, run_id: str, order: str, limit: int) -> QueryFn:
     """The rows of one run in one table."""
 
-    def ask(tables: Tables) -> ir.Table:
+    def query(tables: Tables) -> ir.Table:
         rows = tables[table]
         rows = rows.filter(rows.run_id == run_id)
         keys = [order, *(name for name in ("attempt", "host", "place") if name in rows.columns)]
-        return rows.order_by(list(dict.fromkeys(keys))).limit(most)
+        return rows.order_by(list(dict.fromkeys(keys))).limit(limit)
 
-    return ask
+    return query
 
 
 def buckets_of_run(run_id: str, *by: str) -> QueryFn:
     """Where the time of one run went."""
 
-    def ask(tables: Tables) -> ir.Table:
+    def query(tables: Tables) -> ir.Table:
         rows = tables["hours"]
         rows = rows.filter(rows.run_id == run_id)
-        found = rows.agg(by=[*by, "leaf"], seconds=rows.seconds.sum())
-        return found.order_by([*by, found.seconds.desc()])
+        result = rows.agg(by=[*by, "leaf"], seconds=rows.seconds.sum())
+        return result.order_by([*by, result.seconds.desc()])
 
-    return ask
+    return query

@@ -22,19 +22,21 @@ Row = Mapping[str, Any]
 COMPILE_BUCKET, RECOMPILE_BUCKET = "start.pt2_compile", "recover.pt2_compile"
 
 
-def measured_in_store(ask: Callable[[QueryFn], Row], asked: Filter, source: str) -> Measured:
+def measured_in_store(
+    query_row: Callable[[QueryFn], Row], filter_: Filter, source: str
+) -> Measured:
     """Means over the runs that were asked for; `ask` gives the one row of an answer."""
-    runs = ask(lambda tables: _runs(tables, asked))
+    runs = query_row(lambda tables: _runs(tables, filter_))
     if not runs["runs"]:
         raise UsageError(
             f"no such runs are in the store {source}; widen --where or --since",
             code="no-runs-match",
         )
-    attempts = ask(lambda tables: _attempts(tables, asked))
-    spent = ask(lambda tables: _bucket_seconds(tables, asked))
-    saves = ask(lambda tables: _saves(tables, asked))
-    failures = ask(lambda tables: _failures(tables, asked))["failures"]
-    hours = ask(lambda tables: _node_hours(tables, asked))["hours"] or 0.0
+    attempts = query_row(lambda tables: _attempts(tables, filter_))
+    seconds = query_row(lambda tables: _bucket_seconds(tables, filter_))
+    saves = query_row(lambda tables: _saves(tables, filter_))
+    failures = query_row(lambda tables: _failures(tables, filter_))["failures"]
+    hours = query_row(lambda tables: _node_hours(tables, filter_))["hours"] or 0.0
     return to_measured(
         source=redact.text(source),
         runs=runs["runs"],
@@ -44,10 +46,10 @@ def measured_in_store(ask: Callable[[QueryFn], Row], asked: Filter, source: str)
         block=saves["blocked_s"],
         durable=None if saves["blocked_s"] is None else saves["durable_s"] or 0.0,
         time_to_start=runs["time_to_start_s"],
-        compile=_mean_per(spent["compile_s"], runs["started"]),
+        compile=_mean_per(seconds["compile_s"], runs["started"]),
         time_to_recover=attempts["time_to_recover_s"],
-        compile_again=_mean_per(spent["compile_again_s"], attempts["interruptions"]),
-        requeue=_mean_per(spent["requeue_s"], attempts["interruptions"]),
+        compile_again=_mean_per(seconds["compile_again_s"], attempts["interruptions"]),
+        requeue=_mean_per(seconds["requeue_s"], attempts["interruptions"]),
     )
 
 
@@ -55,8 +57,8 @@ def _mean_per(seconds: float | None, times: int) -> float | None:
     return (seconds or 0.0) / times if times else None
 
 
-def _runs(tables: Tables, asked: Filter) -> ir.Table:
-    rows = filtered(tables, "runs", "started_at", asked)
+def _runs(tables: Tables, filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "runs", "started_at", filter_)
     return rows.agg(
         runs=rows.count(),
         started=rows.time_to_start_s.count(),
@@ -64,16 +66,16 @@ def _runs(tables: Tables, asked: Filter) -> ir.Table:
     )
 
 
-def _attempts(tables: Tables, asked: Filter) -> ir.Table:
-    rows = filtered(tables, "attempts", "started_at", asked)
+def _attempts(tables: Tables, filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "attempts", "started_at", filter_)
     return rows.agg(
         interruptions=rows.time_to_recover_s.count(),
         time_to_recover_s=rows.time_to_recover_s.mean(),
     )
 
 
-def _bucket_seconds(tables: Tables, asked: Filter) -> ir.Table:
-    rows = filtered(tables, "hours", "hour", asked)
+def _bucket_seconds(tables: Tables, filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "hours", "hour", filter_)
     return rows.agg(
         compile_s=rows.seconds.sum(where=rows.leaf == COMPILE_BUCKET),
         compile_again_s=rows.seconds.sum(where=rows.leaf == RECOMPILE_BUCKET),
@@ -81,8 +83,8 @@ def _bucket_seconds(tables: Tables, asked: Filter) -> ir.Table:
     )
 
 
-def _saves(tables: Tables, asked: Filter) -> ir.Table:
-    rows = filtered(tables, "checkpoints", "at", asked)
+def _saves(tables: Tables, filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "checkpoints", "at", filter_)
     rows = rows.filter((rows.level == "disk") & rows.error.isnull() & rows.blocked_s.notnull())
     late = (rows.durable_s.fill_null(0.0) - rows.blocked_s).clip(lower=0.0)
     return rows.agg(
@@ -90,11 +92,11 @@ def _saves(tables: Tables, asked: Filter) -> ir.Table:
     )
 
 
-def _failures(tables: Tables, asked: Filter) -> ir.Table:
-    rows = filtered(tables, "failures", "at", asked)
+def _failures(tables: Tables, filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "failures", "at", filter_)
     return rows.agg(failures=rows.count(where=rows.retry != "no"))
 
 
-def _node_hours(tables: Tables, asked: Filter) -> ir.Table:
-    rows = filtered(tables, "nodes", "started_at", asked)
+def _node_hours(tables: Tables, filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "nodes", "started_at", filter_)
     return rows.agg(hours=rows.wall_s.sum() / 3600.0)

@@ -35,14 +35,14 @@ ETT_DIMENSIONS: tuple[str, ...] = ()
 SIDES = ("ett", "idleness", "failure")
 
 
-def ett_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def ett_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """First for each run, so that runs and accelerator-hours can be weighed alike."""
-    rows = filtered(tables, "hours", "hour", asked)
+    rows = filtered(tables, "hours", "hour", filter_)
     failed = rows.leaf.startswith("failure.") | rows.leaf.startswith("recover.")
     trained = rows.leaf == EFFECTIVE
     sides = {"ett": trained, "failure": failed, "idleness": ~(trained | failed)}
     runs = rows.agg(
-        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        by=list(dict.fromkeys([*filter_.by, "run_id"])),
         wall_s=rows.seconds.sum(),
         total_s=rows.accelerator_s.sum(),
         **{f"{side}_s": rows.seconds.sum(where=rows_of) for side, rows_of in sides.items()},
@@ -57,25 +57,25 @@ def ett_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
         f"{side}_percent_by_jobs": (100.0 * runs[f"{side}_s"].fill_null(0.0) / runs.wall_s).mean()
         for side in SIDES
     }
-    found = runs.agg(
-        by=list(asked.by),
+    result = runs.agg(
+        by=list(filter_.by),
         jobs=runs.count(),
         accelerator_hours=hours(runs.total_s),
         **shares,
         **means,
     )
-    return ordered(found, asked)
+    return ordered(result, filter_)
 
 
 TTS_DIMENSIONS: tuple[str, ...] = ()
 
 
-def tts_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def tts_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """Runs that never trained have none; they are counted beside."""
-    rows = join_attempts(tables, filtered(tables, "runs", "started_at", asked))
+    rows = join_attempts(tables, filtered(tables, "runs", "started_at", filter_))
     started = rows.time_to_start_s.notnull()
-    found = rows.agg(
-        by=list(asked.by),
+    result = rows.agg(
+        by=list(filter_.by),
         jobs=rows.count(),
         never_trained=rows.count(where=~started),
         accelerator_hours=hours(rows.accelerator_s),
@@ -85,18 +85,18 @@ def tts_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
         tts_p50_s=rows.time_to_start_s.quantile(0.5),
         tts_p90_s=rows.time_to_start_s.quantile(0.9),
     )
-    return ordered(found, asked)
+    return ordered(result, filter_)
 
 
 TTR_DIMENSIONS = ("resumed_by",)
 
 
-def ttr_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def ttr_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """The time counts to the attempt that ended the interruption."""
-    rows = filtered(tables, "attempts", "started_at", asked)
-    rows = per_job(rows.filter(rows.time_to_recover_s.notnull()), "time_to_recover_s", asked)
-    found = rows.agg(
-        by=list(asked.by),
+    rows = filtered(tables, "attempts", "started_at", filter_)
+    rows = per_job(rows.filter(rows.time_to_recover_s.notnull()), "time_to_recover_s", filter_)
+    result = rows.agg(
+        by=list(filter_.by),
         jobs=rows.run_id.nunique(),
         interruptions=rows.count(),
         accelerator_hours=hours(rows.accelerators * rows.wall_s),
@@ -106,22 +106,22 @@ def ttr_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
         ttr_p50_s=rows.time_to_recover_s.quantile(0.5),
         ttr_p90_s=rows.time_to_recover_s.quantile(0.9),
     )
-    return ordered(found, asked)
+    return ordered(result, filter_)
 
 
 FAILURE_DIMENSIONS = ("category", "owner", "retry", "host", "confidence", "fingerprint", "decision")
 
 
-def failures_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def failures_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """`failures` are those of infra, as published; `accelerator_hours` is what all of them lost."""
-    rows = per_job(filtered(tables, "failures", "at", asked), "time_to_recover_s", asked)
+    rows = per_job(filtered(tables, "failures", "at", filter_), "time_to_recover_s", filter_)
     recovered = rows.time_to_recover_s.fill_null(0.0)
     recovers = rows.time_to_recover_s.notnull().ifelse(1.0, 0.0)
     counts = {
         column: rows.count(where=rows.owner == owner) for owner, column in FAILURE_COLUMNS.items()
     }
-    found = rows.agg(
-        by=list(asked.by),
+    result = rows.agg(
+        by=list(filter_.by),
         jobs=rows.run_id.nunique(),
         **counts,
         failures_all=rows.count(),
@@ -132,18 +132,18 @@ def failures_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
         ttr_s_by_jobs=weighted(rows.time_to_recover_s, recovers * rows.job),
         ttr_p50_s=rows.time_to_recover_s.quantile(0.5),
     )
-    return ordered(found, asked, ("accelerator_hours", "failures_all"))
+    return ordered(result, filter_, ("accelerator_hours", "failures_all"))
 
 
 CHECKPOINT_DIMENSIONS = ("level",)
 
 
-def checkpoints_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def checkpoints_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """`accelerator_hours` is what they blocked."""
-    rows = per_job(filtered(tables, "checkpoints", "at", asked), "blocked_s", asked)
+    rows = per_job(filtered(tables, "checkpoints", "at", filter_), "blocked_s", filter_)
     blocking = rows.blocked_s.notnull()
-    found = rows.agg(
-        by=list(asked.by),
+    result = rows.agg(
+        by=list(filter_.by),
         jobs=rows.run_id.nunique(),
         saves=rows.count(),
         failed=rows.count(where=rows.error.notnull()),
@@ -153,17 +153,17 @@ def checkpoints_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table
         blocked_p90_s=rows.blocked_s.quantile(0.9),
         durable_p90_s=rows.durable_s.quantile(0.9),
     )
-    return ordered(found, asked)
+    return ordered(result, filter_)
 
 
 COMPILE_DIMENSIONS = ("place", "reason", "recompile", "cached")
 
 
-def compiles_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def compiles_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """First for each run: what it compiled, on the ranks that took longest."""
-    rows = filtered(tables, "compiles", "at", asked)
+    rows = filtered(tables, "compiles", "at", filter_)
     runs = rows.agg(
-        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        by=list(dict.fromkeys([*filter_.by, "run_id"])),
         times=rows.times.sum(),
         again=rows.times.sum(where=rows.recompile).fill_null(0),
         hits=rows.times.sum(where=rows.cached).fill_null(0),
@@ -172,33 +172,33 @@ def compiles_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
         accelerators=rows.accelerators.max(),
     )
     counts = {"compiles": runs.times, "recompiles": runs.again, "from_cache": runs.hits}
-    found = runs.agg(
-        by=list(asked.by),
+    result = runs.agg(
+        by=list(filter_.by),
         jobs=runs.count(),
         accelerator_hours=hours(runs.accelerator_s),
         **{name: column.sum() for name, column in counts.items()},
         seconds=weighted(runs.seconds, runs.accelerators.cast("float64")),
         seconds_by_jobs=runs.seconds.mean(),
     )
-    return ordered(found, asked)
+    return ordered(result, filter_)
 
 
 NODE_DIMENSIONS = ("host",)
 
 
-def nodes_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def nodes_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """By the attempts that began in that stretch of time."""
-    rows = filtered(tables, "nodes", "started_at", asked)
+    rows = filtered(tables, "nodes", "started_at", filter_)
     runs = rows.agg(
-        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        by=list(dict.fromkeys([*filter_.by, "run_id"])),
         attempts=rows.count(),
         failures=rows.failures.sum(),
         accelerator_s=rows.accelerator_s.sum(),
         effective_s=rows.effective_s.sum(),
     )
     share = 100.0 * runs.effective_s / runs.accelerator_s.nullif(0.0)
-    found = runs.agg(
-        by=list(asked.by),
+    result = runs.agg(
+        by=list(filter_.by),
         jobs=runs.count(),
         attempts=runs.attempts.sum(),
         accelerator_hours=hours(runs.accelerator_s),
@@ -209,17 +209,17 @@ def nodes_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
         * runs.failures.sum()
         / runs.accelerator_s.sum().nullif(0.0),
     )
-    return ordered(found, asked, ("failures", "accelerator_hours"))
+    return ordered(result, filter_, ("failures", "accelerator_hours"))
 
 
 TOP_DIMENSIONS = ("leaf",)
 
 
-def top_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+def top_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
     """`percent` is of all that the same runs and periods had, whatever was lost there."""
-    slices = [one for one in asked.by if one != "leaf"]
-    run = ["run_id", *(one for one in slices if one in TIME_GRAINS)]
-    rows = filtered(tables, "hours", "hour", asked)
+    slices = [name for name in filter_.by if name != "leaf"]
+    run = ["run_id", *(name for name in slices if name in TIME_GRAINS)]
+    rows = filtered(tables, "hours", "hour", filter_)
     runs = rows.agg(
         by=list(dict.fromkeys([*slices, *run])),
         lived_s=rows.seconds.sum(),
@@ -227,38 +227,40 @@ def top_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     )
     rows = rows.filter(rows.leaf != EFFECTIVE)
     lost = rows.agg(
-        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        by=list(dict.fromkeys([*filter_.by, "run_id"])),
         seconds=rows.seconds.sum(),
         accelerator_s=rows.accelerator_s.sum(),
     ).join(runs.select(*run, "lived_s"), run)
-    found = lost.agg(
-        by=list(asked.by),
+    losses = lost.agg(
+        by=list(filter_.by),
         jobs=lost.count(),
         accelerator_hours=hours(lost.accelerator_s),
         share=(100.0 * lost.seconds / lost.lived_s).sum(),
     )
-    whole = runs.agg(by=slices, all_jobs=runs.count(), all_s=runs.lived_a.sum())
-    joined = found.join(whole, [found[one].identical_to(whole[one]) for one in slices] or True)
-    shown = joined.select(
-        *(found[one] for one in found.columns if one != "share"),
-        percent=360000.0 * found.accelerator_hours / whole.all_s,
-        percent_by_jobs=found.share / whole.all_jobs,
+    totals = runs.agg(by=slices, all_jobs=runs.count(), all_s=runs.lived_a.sum())
+    joined = losses.join(
+        totals, [losses[name].identical_to(totals[name]) for name in slices] or True
     )
-    return ordered(shown, asked)
+    shares = joined.select(
+        *(losses[name] for name in losses.columns if name != "share"),
+        percent=360000.0 * losses.accelerator_hours / totals.all_s,
+        percent_by_jobs=losses.share / totals.all_jobs,
+    )
+    return ordered(shares, filter_)
 
 
 class Query(NamedTuple):
     """One question: `by` is how it is split unless told otherwise, `own` what only it can do."""
 
-    ask: Callable[[Mapping[str, ir.Table], Filter], ir.Table]
+    build: Callable[[Mapping[str, ir.Table], Filter], ir.Table]
     by: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    dimensions: tuple[str, ...] = ()
 
 
 QUERIES = {
-    "ett": Query(ett_query, own=ETT_DIMENSIONS),
-    "tts": Query(tts_query, own=TTS_DIMENSIONS),
-    "ttr": Query(ttr_query, own=TTR_DIMENSIONS),
+    "ett": Query(ett_query, dimensions=ETT_DIMENSIONS),
+    "tts": Query(tts_query, dimensions=TTS_DIMENSIONS),
+    "ttr": Query(ttr_query, dimensions=TTR_DIMENSIONS),
     "failures": Query(failures_query, ("category",), FAILURE_DIMENSIONS),
     "checkpoints": Query(checkpoints_query, ("level",), CHECKPOINT_DIMENSIONS),
     "compile": Query(compiles_query, ("recompile", "cached"), COMPILE_DIMENSIONS),
@@ -267,16 +269,16 @@ QUERIES = {
 }
 
 
-def build_query(name: str, asked: Filter) -> Callable[[Mapping[str, ir.Table]], ir.Table]:
+def build_query(name: str, filter_: Filter) -> Callable[[Mapping[str, ir.Table]], ir.Table]:
     """The question of that name, ready to be put to the tables; UsageError for a bad split."""
     query = QUERIES[name]
-    asked = asked._replace(by=asked.by or query.by)
-    known = (*DIMENSIONS, *query.own)
-    for one in asked.by:
-        if one not in known:
+    filter_ = filter_._replace(by=filter_.by or query.by)
+    allowed = (*DIMENSIONS, *query.dimensions)
+    for dimension in filter_.by:
+        if dimension not in allowed:
             raise UsageError(
-                f"{name} cannot be split by {one!r}; it can by {', '.join(known)}",
+                f"{name} cannot be split by {dimension!r}; it can by {', '.join(allowed)}",
                 code="split-unknown",
-                split=one,
+                split=dimension,
             )
-    return lambda tables: query.ask(tables, asked)
+    return lambda tables: query.build(tables, filter_)

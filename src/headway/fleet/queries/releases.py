@@ -32,14 +32,14 @@ class Release(NamedTuple):
 
 
 def releases(
-    ask: Callable[[QueryFn], list[dict[str, Any]]], asked: Filter, release: str
+    run_query: Callable[[QueryFn], list[dict[str, Any]]], filter_: Filter, release: str
 ) -> list[Release]:
     """By a field of runs, or by week or month; the last ones."""
-    asked = asked._replace(by=(release,))
-    rows = ask(pages.release_starts(asked, release))[::-1]
-    spent: dict[Any, dict[str, float]] = {}
-    for one in ask(pages.start_stages(asked, START_BUCKETS, release)):
-        spent.setdefault(one[release], {})[one["leaf"]] = one["seconds"]
+    filter_ = filter_._replace(by=(release,))
+    rows = run_query(pages.release_starts(filter_, release))[::-1]
+    seconds: dict[Any, dict[str, float]] = {}
+    for row in run_query(pages.start_stages(filter_, START_BUCKETS, release)):
+        seconds.setdefault(row[release], {})[row["leaf"]] = row["seconds"]
     return [
         Release(
             name=row[release],
@@ -49,7 +49,7 @@ def releases(
             median=row["tts_p50_s"],
             slow=row["tts_p90_s"],
             stages=by_stage(
-                {leaf: sec / row["jobs"] for leaf, sec in spent.get(row[release], {}).items()},
+                {leaf: sec / row["jobs"] for leaf, sec in seconds.get(row[release], {}).items()},
                 row["tts_s_by_jobs"],
             ),
         )
@@ -58,24 +58,26 @@ def releases(
 
 
 def release_bars(
-    ask: Callable[[QueryFn], list[dict[str, Any]]], asked: Filter, release: str
+    run_query: Callable[[QueryFn], list[dict[str, Any]]], filter_: Filter, release: str
 ) -> list[Bar]:
     """The same for a waterfall, with what was lost; that is weighed by accelerator-hours."""
     lost: dict[Any, dict[str, float]] = {}
-    for row in ask(build_query("top", asked._replace(by=(release, "leaf")))):
+    for row in run_query(build_query("top", filter_._replace(by=(release, "leaf")))):
         lost.setdefault(row[release], {})[row["leaf"]] = row["percent"]
     ett = {
         row[release]: row["ett_percent"]
-        for row in ask(build_query("ett", asked._replace(by=(release,))))
+        for row in run_query(build_query("ett", filter_._replace(by=(release,))))
     }
     return [
         Bar(
-            name=f"{one.name:%Y-%m-%d}" if isinstance(one.name, datetime) else str(one.name),
-            runs=one.runs,
-            time_to_start=one.mean,
-            start=one.stages,
-            ett_percent=ett.get(one.name, 0.0),
-            lost={leaf: lost[one.name][leaf] for leaf in BUCKETS if leaf in lost.get(one.name, {})},
+            name=f"{entry.name:%Y-%m-%d}" if isinstance(entry.name, datetime) else str(entry.name),
+            runs=entry.runs,
+            time_to_start=entry.mean,
+            start=entry.stages,
+            ett_percent=ett.get(entry.name, 0.0),
+            lost={
+                leaf: lost[entry.name][leaf] for leaf in BUCKETS if leaf in lost.get(entry.name, {})
+            },
         )
-        for one in releases(ask, asked, release)
+        for entry in releases(run_query, filter_, release)
     ]

@@ -53,7 +53,7 @@ class Database:
             _replace_older(con, tables)
         return version
 
-    def ask(self, query_fn: QueryFn) -> QueryResult:
+    def query(self, query_fn: QueryFn) -> QueryResult:
         """The rows that an Ibis expression over the tables gives."""
         arrow.require_packages(*arrow.READ_PACKAGES)
         import ibis

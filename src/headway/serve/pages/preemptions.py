@@ -64,7 +64,7 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
 def preemption_list(source: Source, query: PageQuery) -> dict[str, Any]:
     """One row each."""
     filter_, skip = source.filter_for(query), (query.page - 1) * ROWS_PER_PAGE
-    rows = source.rows(pages.preemption_rows(filter_, skip=skip, most=ROWS_PER_PAGE), query)
+    rows = source.rows(pages.preemption_rows(filter_, skip=skip, limit=ROWS_PER_PAGE), query)
     columns = [
         Column("at", "when", "time"),
         Column("run", "run", "run"),

@@ -17,7 +17,7 @@ def run_list(source: Source, query: PageQuery) -> dict[str, Any]:
     filter_, parameters = source.filter_for(query), dict(query.parameters)
     skip = (query.page - 1) * ROWS_PER_PAGE
     rows = source.rows(
-        pages.matching_runs(filter_, parameters, skip=skip, most=ROWS_PER_PAGE), query
+        pages.matching_runs(filter_, parameters, skip=skip, limit=ROWS_PER_PAGE), query
     )
     total = source.rows(pages.count_runs(filter_, parameters), query)[0]["runs"]
     columns = [

@@ -154,4 +154,4 @@ def test_every_figure_is_a_column_of_its_answer(name: str) -> None:
         one: ibis.table(ibis.Schema.from_pyarrow(arrow_schema(table)), name=one)
         for one, table in TABLES.items()
     }
-    assert figure.column in QUERIES[figure.question].ask(tables, Filter(("team",))).columns
+    assert figure.column in QUERIES[figure.query].build(tables, Filter(("team",))).columns
