@@ -163,10 +163,14 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
         samples.setdefault(gauge.name, []).extend(_samples(gauge, results[key], window.by))
     metric_families = []
     for gauge in {gauge.name: gauge for gauge in GAUGES}.values():
-        metric_families.append(Family(gauge.name, gauge.help, tuple(samples[gauge.name]), gauge.unit))
+        metric_families.append(
+            Family(gauge.name, gauge.help, tuple(samples[gauge.name]), gauge.unit)
+        )
     at = now.replace(tzinfo=UTC).timestamp()
     description = "When the store was read, in seconds since the epoch."
-    metric_families.append(Family("headway_fleet_read_time_seconds", description, (({}, at),), "seconds"))
+    metric_families.append(
+        Family("headway_fleet_read_time_seconds", description, (({}, at),), "seconds")
+    )
     return metric_families
 
 
