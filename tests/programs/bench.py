@@ -127,7 +127,7 @@ class Bench:
         self.root, self.command = root, list(command)
         self.leaves = leaves  # what a run writes into the folder
         self.number = 0
-        self.known: dict[str, dict[str, float]] = {}  # figures that the next run begins with
+        self.values: dict[str, dict[str, float]] = {}  # figures that the next run begins with
         root.mkdir(exist_ok=True)
 
     def plainly(self, timeout: float = 200, *, resumes: bool = False) -> str:

@@ -72,13 +72,13 @@ def _advise_store(store: Store | Database, args: argparse.Namespace) -> int:
 
     since = parse_time(args.since, datetime.now(UTC).replace(tzinfo=None))
     with store_errors(store):
-        found = advise_fleet(store, since)
-    for note in found.notes:
+        report = advise_fleet(store, since)
+    for note in report.notes:
         print(f"headway: {note}", file=sys.stderr)
     if args.json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(report.to_dict(), indent=2))
     else:
-        _print(found.lines())
+        _print(report.lines())
     return 0
 
 
@@ -94,8 +94,8 @@ def _open_store(path: str) -> Store | Database | None:
         return Database(path)
     if "://" not in path:
         return Store(path) if (Path(path) / STORE_MARKER).is_file() else None
-    found = Store(path)
-    return found if found.exists() else None
+    store = Store(path)
+    return store if store.exists() else None
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -39,9 +39,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="RUN/autotune.json if left out")
     parser.add_argument("--force", action="store_true", help="overwrite FILE, whatever it is")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print everything as JSON")
-    how.add_argument("--code", action="store_true", help="print Python to paste")
+    output_format = parser.add_mutually_exclusive_group()
+    output_format.add_argument("--json", action="store_true", help="print everything as JSON")
+    output_format.add_argument("--code", action="store_true", help="print Python to paste")
     parser.add_argument("--all", action="store_true", help="show every kernel, key and config")
 
 
@@ -60,15 +60,15 @@ def run(args: argparse.Namespace) -> int:
             code="output-not-given",
         )
     kernels = _kernels(args.runs)
-    setup, here = same_setup(kernels)
+    setup, selected = same_setup(kernels)
     if setup is None:
         raise UsageError(
             f"no autotuning was recorded in {' '.join(args.runs)}; it is recorded when a kernel of "
             "@triton.autotune or of torch.compile is tuned under `headway run`",
             code="autotuning-not-recorded",
         )
-    advised = [advise(kernel, args.loss / 100) for kernel in here]
-    left_out = len(kernels) - len(here)
+    advised = [advise(kernel, args.loss / 100) for kernel in selected]
+    left_out = len(kernels) - len(selected)
     content = _content(args, setup, advised)
     target = _write(args, content)
     if args.json:
@@ -113,14 +113,16 @@ def _write(args: argparse.Namespace, content: dict[str, Any]) -> Path | None:
     if not content["kernels"]:
         return None
     target = Path(args.output) if args.output else Path(args.runs[0]) / ADVICE_FILE
-    ours = not args.output
-    if target.is_file() and not ours and not args.force:
+    replaceable = not args.output
+    if target.is_file() and not replaceable and not args.force:
         try:
             check_advice_file(target)
-            ours = True
+            replaceable = True
         except UsageError:
             pass
-    write_output(target, (json.dumps(content, indent=1) + "\n").encode(), force=args.force or ours)
+    write_output(
+        target, (json.dumps(content, indent=1) + "\n").encode(), force=args.force or replaceable
+    )
     return target
 
 

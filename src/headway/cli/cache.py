@@ -66,7 +66,7 @@ def _open(url: str, key: str | None) -> ArchiveStore:
 def _list(store: ArchiveStore, args: argparse.Namespace) -> int:
     from headway.compile.cache.cleanup import list_archives
 
-    rows = [_row(one) for one in list_archives(store)]
+    rows = [_row(archive) for archive in list_archives(store)]
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
@@ -76,41 +76,41 @@ def _list(store: ArchiveStore, args: argparse.Namespace) -> int:
         if row["why"]:
             print(f"{row['id']:<22} not usable: {row['why']}")
             continue
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
+        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
         size = f"{row['bytes'] / 1e6:.1f} MB"
         print(
-            f"{row['id']:<22} {made}  {row['job']:<24} {row['files']:>6} files {size:>10}"
+            f"{row['id']:<22} {created}  {row['job']:<24} {row['files']:>6} files {size:>10}"
             f"  cold {row['cold_s']:.1f} s  torch {row['torch']}  {row['gpu']}"
         )
     return 0
 
 
-def _row(one: StoredArchive) -> dict[str, Any]:
-    found = one.manifest
-    row: dict[str, Any] = {"id": one.id, "why": one.reason}
-    if found is None:
+def _row(archive: StoredArchive) -> dict[str, Any]:
+    manifest = archive.manifest
+    row: dict[str, Any] = {"id": archive.id, "why": archive.reason}
+    if manifest is None:
         return row
     return row | {
-        "made": found.made,
-        "job": found.job,
-        "code": found.code,
-        "files": len(found.files),
-        "bytes": found.size,
-        "cold_s": found.cold_s,
-        "torch": found.facts.get("torch"),
-        "gpu": "+".join(found.facts.get("gpu") or []) or "CPU",
+        "made": manifest.made,
+        "job": manifest.job,
+        "code": manifest.code,
+        "files": len(manifest.files),
+        "bytes": manifest.size,
+        "cold_s": manifest.cold_s,
+        "torch": manifest.facts.get("torch"),
+        "gpu": "+".join(manifest.facts.get("gpu") or []) or "CPU",
     }
 
 
 def _show(store: ArchiveStore, args: argparse.Namespace) -> int:
-    one = _find_archive(store, args.rest)
-    found = one.manifest
-    if found is None:
+    archive = _find_archive(store, args.rest)
+    manifest = archive.manifest
+    if manifest is None:
         raise UsageError(
-            f"the archive {args.rest[0]} cannot be used: {one.reason}", code="archive-unusable"
+            f"the archive {args.rest[0]} cannot be used: {archive.reason}", code="archive-unusable"
         )
-    detail = _row(one) | {"facts": dict(found.facts), "maker": dict(found.maker)}
-    detail |= {"content": {file.path: file.size for file in found.files}}
+    detail = _row(archive) | {"facts": dict(manifest.facts), "maker": dict(manifest.maker)}
+    detail |= {"content": {file.path: file.size for file in manifest.files}}
     if args.json:
         print(json.dumps(detail, indent=1))
         return 0
@@ -127,14 +127,14 @@ def _show(store: ArchiveStore, args: argparse.Namespace) -> int:
 def _verify(store: ArchiveStore, args: argparse.Namespace) -> int:
     from headway.compile.cache.cleanup import list_archives, verify_archive
 
-    bad = total = 0
-    for one in list_archives(store):
-        why = verify_archive(store, one)
+    unusable = total = 0
+    for archive in list_archives(store):
+        reason = verify_archive(store, archive)
         total += 1
-        bad += bool(why)
-        print(f"{one.id:<22} {why or 'whole'}", flush=True)
-    print(f"{total - bad} of {total} archives are whole and may be used")
-    return 1 if bad else 0
+        unusable += bool(reason)
+        print(f"{archive.id:<22} {reason or 'whole'}", flush=True)
+    print(f"{total - unusable} of {total} archives are whole and may be used")
+    return 1 if unusable else 0
 
 
 def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
@@ -146,23 +146,25 @@ def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
             "pull needs an archive and a folder: headway cache pull STORE ID FOLDER",
             code="cache-pull-arguments",
         )
-    why = store.untrusted_reason()
-    if why:
-        raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
-    one = _find_archive(store, args.rest[:1])
-    if one.manifest is None:
+    reason = store.untrusted_reason()
+    if reason:
+        raise UsageError(f"archives are run as code, and {reason}", code="archive-key-missing")
+    archive = _find_archive(store, args.rest[:1])
+    if archive.manifest is None:
         raise UsageError(
-            f"the archive {args.rest[0]} cannot be used: {one.reason}", code="archive-unusable"
+            f"the archive {args.rest[0]} cannot be used: {archive.reason}", code="archive-unusable"
         )
     try:
-        made = CacheFolder(Path(args.rest[1]), owned=False).restore(
-            one.manifest, store.fetch(one.manifest)
+        file_count = CacheFolder(Path(args.rest[1]), owned=False).restore(
+            archive.manifest, store.fetch(archive.manifest)
         )
     except chunks.DamagedData as error:
         raise UsageError(
             f"the archive {args.rest[0]} cannot be used: {error}", code="archive-unusable"
         ) from None
-    print(f"{made} files in {args.rest[1]}; use it with TORCHINDUCTOR_CACHE_DIR={args.rest[1]}")
+    print(
+        f"{file_count} files in {args.rest[1]}; use it with TORCHINDUCTOR_CACHE_DIR={args.rest[1]}"
+    )
     return 0
 
 
@@ -175,32 +177,32 @@ def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
             "push needs another store: headway cache push STORE OTHER [ID...]",
             code="cache-push-arguments",
         )
-    why = store.untrusted_reason()
-    if why:
-        raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
+    reason = store.untrusted_reason()
+    if reason:
+        raise UsageError(f"archives are run as code, and {reason}", code="archive-key-missing")
     other = _open(args.rest[0], args.target_key or args.cache_key)
     if other.key is not None and not other.key.signs:
         raise UsageError(
             "the key of the other store can only verify; push needs one that signs",
             code="archive-key-verify-only",
         )
-    why = other.untrusted_reason()
-    if why:
+    reason = other.untrusted_reason()
+    if reason:
         raise UsageError(
-            f"nobody could use archives that are pushed there without a key: {why}",
+            f"nobody could use archives that are pushed there without a key: {reason}",
             code="archive-key-missing",
         )
     chosen = [_find_archive(store, [name]) for name in args.rest[1:]] or list(list_archives(store))
-    for one in chosen:
-        if one.manifest is None:
-            print(f"{one.id:<22} left out: {one.reason}")
+    for archive in chosen:
+        if archive.manifest is None:
+            print(f"{archive.id:<22} left out: {archive.reason}")
             continue
         try:
-            other.import_archive(one.manifest, store.read_chunk)
+            other.import_archive(archive.manifest, store.read_chunk)
         except chunks.DamagedData as error:
-            print(f"{one.id:<22} left out: {error}")
+            print(f"{archive.id:<22} left out: {error}")
             continue
-        print(f"{one.id:<22} pushed to {args.rest[0]}", flush=True)
+        print(f"{archive.id:<22} pushed to {args.rest[0]}", flush=True)
     return 0
 
 
@@ -213,36 +215,42 @@ def _gc(store: ArchiveStore, args: argparse.Namespace) -> int:
         else _parse_quantity(args.max_size, UNITS, "--max-size", "50G")
     )
     age = None if args.max_age is None else _parse_quantity(args.max_age, TIMES, "--max-age", "30d")
-    done = collect_garbage(store, max_size=size, max_age_s=age, dry_run=args.dry_run)
+    result = collect_garbage(store, max_size=size, max_age_s=age, dry_run=args.dry_run)
     would = "would be " if args.dry_run else ""
     print(
-        f"{done.archives} archives and {done.chunks} chunks {would}cleared away, "
-        f"{done.bytes / 1e6:.1f} MB"
+        f"{result.archives} archives and {result.chunks} chunks {would}cleared away, "
+        f"{result.bytes / 1e6:.1f} MB"
     )
-    if done.unreadable:
-        print(f"{done.unreadable} archives cannot be read; all chunks stay, as they may need them")
+    if result.unreadable:
+        print(
+            f"{result.unreadable} archives cannot be read; all chunks stay, as they may need them"
+        )
     return 0
 
 
 def _stats(store: ArchiveStore, args: argparse.Namespace) -> int:
     from headway.compile.cache.cleanup import chunk_sizes, list_archives
 
-    found = [one.manifest for one in list_archives(store) if one.manifest is not None]
+    manifests = [
+        manifest.manifest for manifest in list_archives(store) if manifest.manifest is not None
+    ]
     stored = chunk_sizes(store)
-    told = {
-        "archives": len(found),
-        "jobs": len({one.job for one in found}),
-        "machines": len({json.dumps(dict(one.facts), sort_keys=True) for one in found}),
-        "bytes_in_archives": sum(one.size for one in found),
+    stats = {
+        "archives": len(manifests),
+        "jobs": len({manifest.job for manifest in manifests}),
+        "machines": len(
+            {json.dumps(dict(manifest.facts), sort_keys=True) for manifest in manifests}
+        ),
+        "bytes_in_archives": sum(manifest.size for manifest in manifests),
         "bytes_stored": sum(stored.values()),
-        "cold_s": round(sum(one.cold_s for one in found), 1),
+        "cold_s": round(sum(manifest.cold_s for manifest in manifests), 1),
     }
     if args.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(stats, indent=1))
         return 0
-    for name, value in told.items():
-        shown = f"{value / 1e6:.1f} MB" if name.startswith("bytes") else value
-        print(f"{name.replace('_', ' '):<18} {shown}")
+    for name, value in stats.items():
+        text = f"{value / 1e6:.1f} MB" if name.startswith("bytes") else value
+        print(f"{name.replace('_', ' '):<18} {text}")
     return 0
 
 
@@ -265,22 +273,22 @@ def _find_archive(store: ArchiveStore, rest: list[str]) -> StoredArchive:
         raise UsageError(
             "name one archive; `headway cache list STORE` shows them", code="archive-not-given"
         )
-    found: Iterator[StoredArchive] = list_archives(store)
-    matching = [one for one in found if one.id.startswith(rest[0])]
+    archives: Iterator[StoredArchive] = list_archives(store)
+    matching = [archive for archive in archives if archive.id.startswith(rest[0])]
     if len(matching) != 1:
-        what = "no archive" if not matching else f"{len(matching)} archives"
+        count = "no archive" if not matching else f"{len(matching)} archives"
         raise UsageError(
-            f"{what} in {store.place.url} with a name like {rest[0]}", code="archive-not-found"
+            f"{count} in {store.place.url} with a name like {rest[0]}", code="archive-not-found"
         )
     return matching[0]
 
 
 def _parse_quantity(text: str, units: dict[str, int], flag: str, example: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
-    unit = found[2] if found else "?"
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
+    unit = match[2] if match else "?"
     scale = units.get(unit, units.get(unit.upper(), units.get(unit.lower())))
-    if found is None or scale is None:
+    if match is None or scale is None:
         raise UsageError(
             f"{flag} is {text!r}, but it must be like {example}", code="value-malformed"
         )
-    return int(float(found[1]) * scale)
+    return int(float(match[1]) * scale)

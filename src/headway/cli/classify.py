@@ -100,13 +100,13 @@ def _sources(word: str) -> list[Source]:
         raise UsageError(
             f"{word} is a run folder; type `headway report {word}`", code="log-is-a-run"
         )
-    found = _last_attempt([one for one in sorted(path.rglob("*")) if _is_log(one)])
-    if not found:
+    logs = _last_attempt([log for log in sorted(path.rglob("*")) if _is_log(log)])
+    if not logs:
         raise UsageError(
             f"there are no logs in {word}; name the files: headway classify {word}/*",
             code="folder-without-logs",
         )
-    return [Source(str(one), one) for one in found]
+    return [Source(str(log), log) for log in logs]
 
 
 def _is_log(path: Path) -> bool:
@@ -122,8 +122,8 @@ def _last_attempt(paths: list[Path]) -> list[Path]:
 
 def _rank(path: Path | None) -> int | None:
     """The rank that a file's name carries, if any."""
-    found = RANK.search(str(path)) if path else None
-    return int(next(filter(None, found.groups()))) if found else None
+    match = RANK.search(str(path)) if path else None
+    return int(next(filter(None, match.groups()))) if match else None
 
 
 @contextlib.contextmanager
@@ -144,8 +144,8 @@ def _open_log(path: Path | None) -> Iterator[BinaryIO]:
             with gzip.open(file) as unpacked:
                 yield unpacked  # type: ignore[misc]
     except (OSError, EOFError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path} cannot be read: {why}", code="log-unreadable") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{path} cannot be read: {reason}", code="log-unreadable") from None
 
 
 def _is_tty(path: Path) -> bool:
@@ -180,8 +180,8 @@ def _print_json(verdict: Verdict | None) -> None:
     from dataclasses import asdict, fields
 
     empty: dict[str, Any] = {field.name: None for field in fields(Verdict)}
-    told = {**empty, "others": []} if verdict is None else asdict(verdict)
-    print(json.dumps({"schema": 1, "failed": verdict is not None, **told}, indent=2))
+    values = {**empty, "others": []} if verdict is None else asdict(verdict)
+    print(json.dumps({"schema": 1, "failed": verdict is not None, **values}, indent=2))
 
 
 def _print_words(verdict: Verdict | None, names: list[str]) -> None:
@@ -189,8 +189,8 @@ def _print_words(verdict: Verdict | None, names: list[str]) -> None:
     from headway.taxonomy import CATEGORIES, RETRIES
 
     if verdict is None:
-        where = names[0] if len(names) == 1 else f"{len(names)} logs"
-        print(f"no failure found in {where}")
+        source = names[0] if len(names) == 1 else f"{len(names)} logs"
+        print(f"no failure found in {source}")
         return
     print(f"{verdict.category}: {CATEGORIES[verdict.category].meaning}")
     place = f"{verdict.file}:{verdict.line}" if verdict.line else verdict.file
@@ -209,8 +209,8 @@ def _print_words(verdict: Verdict | None, names: list[str]) -> None:
         print("  seen beside it")
     for other in verdict.others:
         rank = "" if other.rank is None else f"rank {other.rank}: "
-        what = other.role if other.category == "unknown" else f"{other.role}, {other.category}"
-        print(f"    {what:<24} {one_line(rank + other.evidence, 100)}")
+        label = other.role if other.category == "unknown" else f"{other.role}, {other.category}"
+        print(f"    {label:<24} {one_line(rank + other.evidence, 100)}")
 
 
 def _where(rank: int | None, node: str | None) -> str:

@@ -36,12 +36,12 @@ def open_store(url: str | None) -> Store:
     """The same, where it must be files."""
     from headway.fleet.store.parquet import Store
 
-    found = open_any(url)
-    if not isinstance(found, Store):
+    store = open_any(url)
+    if not isinstance(store, Store):
         raise UsageError(
-            f"{found.url} is a PostgreSQL, and this needs a store of files", code="store-not-files"
+            f"{store.url} is a PostgreSQL, and this needs a store of files", code="store-not-files"
         )
-    return found
+    return store
 
 
 @contextlib.contextmanager
@@ -50,9 +50,9 @@ def store_errors(store: Store | Database) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise HeadwayError(
-            f"the store {store.url} cannot be used: {why}", code="store-unusable"
+            f"the store {store.url} cannot be used: {reason}", code="store-unusable"
         ) from error
 
 
@@ -61,12 +61,12 @@ def split_names(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
-def parse_conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+def parse_conditions(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """`--where team=ads`."""
     from headway.fleet.queries.dimensions import RUN_DIMENSIONS
 
-    found = []
-    for text in given or ():
+    conditions = []
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or name not in RUN_DIMENSIONS:
             raise UsageError(
@@ -74,8 +74,8 @@ def parse_conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]
                 f"{', '.join(RUN_DIMENSIONS)}",
                 code="condition-invalid",
             )
-        found.append((name, value))
-    return tuple(found)
+        conditions.append((name, value))
+    return tuple(conditions)
 
 
 def print_rows(
@@ -85,18 +85,18 @@ def print_rows(
     if as_json:
         print(json.dumps(list(rows), indent=1, default=_isoformat))
     elif as_csv:
-        out = csv.writer(sys.stdout, lineterminator="\n")
-        out.writerow(columns)
-        out.writerows([_csv_value(row[name]) for name in columns] for row in rows)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_csv_value(row[name]) for name in columns] for row in rows)
     elif not rows:
         print("headway: nothing of that is in the store")
     else:
         cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        left = [not _is_number(rows, name) for name in columns]
+        left_aligned = [not _is_number(rows, name) for name in columns]
         for line in cells:
-            parts = zip(line, widths, left, strict=True)
-            print("  ".join(c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in parts))
+            parts = zip(line, widths, left_aligned, strict=True)
+            print("  ".join(c.ljust(w) if is_left else c.rjust(w) for c, w, is_left in parts))
 
 
 def _is_number(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

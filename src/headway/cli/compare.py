@@ -56,9 +56,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="a change that is not accepted; may be given several times",
     )
     parser.add_argument("--waterfall", action="store_true", help="the series as stacked bars")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    how.add_argument("--html", metavar="FILE", help="write the waterfall as one HTML file")
+    output_format = parser.add_mutually_exclusive_group()
+    output_format.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    output_format.add_argument(
+        "--html", metavar="FILE", help="write the waterfall as one HTML file"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the HTML file")
     of_store = parser.add_argument_group("the waterfall of a store")
     of_store.add_argument("--store", metavar="URL", help="its runs, by release, instead of RUN")
@@ -172,25 +174,27 @@ def run_waterfall(args: argparse.Namespace) -> int:
         output_file.check_output(Path(args.html), force=args.force)
     bars = _bars_of_releases(args) if args.store else _bars_of_runs(args)
     if len(bars) < 2:
-        what = "one release is in the store" if args.store else "one run is given"
+        count = "one release is in the store" if args.store else "one run is given"
         raise UsageError(
-            f"a waterfall has two bars or more, but only {what}", code="waterfall-too-short"
+            f"a waterfall has two bars or more, but only {count}", code="waterfall-too-short"
         )
-    made = Waterfall(with_distinct_names(bars))
+    waterfall = Waterfall(with_distinct_names(bars))
     if args.json:
         import json
 
-        print(json.dumps(made.to_dict(), indent=2))
+        print(json.dumps(waterfall.to_dict(), indent=2))
     elif args.html:
         from headway.report.waterfall import waterfall_page
 
-        output_file.write_output(Path(args.html), waterfall_page(made).encode(), force=args.force)
+        output_file.write_output(
+            Path(args.html), waterfall_page(waterfall).encode(), force=args.force
+        )
         print(f"headway: wrote {args.html}")
     else:
         from headway.report.screen import console
         from headway.report.waterfall import print_waterfall
 
-        print_waterfall(made, console())
+        print_waterfall(waterfall, console())
     return 0
 
 
@@ -231,17 +235,19 @@ def _bars_of_releases(args: argparse.Namespace) -> list[Bar]:
     store = open_store(args.store)
     store.check()
     now = datetime.now(UTC).replace(tzinfo=None)
-    asked = Filter(since=parse_time(args.since, now), where=parse_conditions(args.where))
+    filters = Filter(since=parse_time(args.since, now), where=parse_conditions(args.where))
 
     def rows(question: QueryFn) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = run_query(store, question, since=asked.since).rows.to_pylist()
-        return found
+        rows: list[dict[str, Any]] = run_query(
+            store, question, since=filters.since
+        ).rows.to_pylist()
+        return rows
 
     with store_errors(store):
-        found = release_bars(rows, asked, release)
-    if not found:
+        bars = release_bars(rows, filters, release)
+    if not bars:
         raise UsageError(
             f"no run with a {release} has trained in {store.url}; give another --by",
             code="release-not-found",
         )
-    return found
+    return bars

@@ -36,20 +36,20 @@ def run(args: argparse.Namespace) -> int:
     from headway.format import one_line
 
     words = args.python[1:] if args.python[:1] == ["--"] else args.python
-    found = [
+    results = [
         check._replace(text=one_line(check.text), mend=one_line(check.mend))
         for check in checks(words or [sys.executable])
     ]
     if args.json:
         import json
 
-        print(json.dumps([check._asdict() for check in found], indent=1))
+        print(json.dumps([check._asdict() for check in results], indent=1))
     else:
-        for check in found:
+        for check in results:
             print(f"  {'ok ' if check.good else 'NO '} {check.text}")
             if not check.good and check.mend:
                 print(f"       {check.mend}")
-    return 0 if all(check.good for check in found) else 1
+    return 0 if all(check.good for check in results) else 1
 
 
 def checks(python: list[str]) -> Iterator[Check]:
@@ -66,24 +66,24 @@ def checks(python: list[str]) -> Iterator[Check]:
 
 
 def _journal_folder() -> Check:
-    here = Path("headway")
-    where = here if here.is_dir() else Path.cwd()
-    mend = f"give a folder you may write: headway run -o DIR ... ({where} is read-only)"
+    runs = Path("headway")
+    folder = runs if runs.is_dir() else Path.cwd()
+    hint = f"give a folder you may write: headway run -o DIR ... ({folder} is read-only)"
     text = "the run folder ./headway can be written"
-    return Check("run-folder-writable", os.access(where, os.W_OK), text, mend)
+    return Check("run-folder-writable", os.access(folder, os.W_OK), text, hint)
 
 
 def _child(python: list[str], folder: Path) -> Iterator[Check]:
     from headway.journal.reader import read_journals
     from headway.launch import attempt, run_folder
 
-    where = run_folder.prepare(python, output=str(folder / "run"), name="doctor", env={})
+    run = run_folder.prepare(python, output=str(folder / "run"), name="doctor", env={})
     job = Path(__file__).with_name("doctor_job.py")  # by its path: it imports torch
     command = [*python, str(job)]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
-            env=attempt.environment(where, where.launch),
+            env=attempt.environment(run, run.launch),
             capture_output=True,
             text=True,
             timeout=300,
@@ -92,15 +92,15 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         text = f"{' '.join(python)} starts"
         yield Check("interpreter-starts", False, text, f"it does not: {error}")
         return
-    last = (done.stderr.strip().splitlines() or [""])[-1]
+    last = (result.stderr.strip().splitlines() or [""])[-1]
     text = f"{' '.join(python)} runs a small torch job"
-    ran = done.returncode == 0
-    if ran and done.stdout.split()[-1:] not in (["True"], ["False"]):  # of doctor_job.py
+    ran = result.returncode == 0
+    if ran and result.stdout.split()[-1:] not in (["True"], ["False"]):  # of doctor_job.py
         ran, last = False, "it is no interpreter of Python: headway doctor -- path/to/python"
     yield Check("job-runs", ran, text, last)
     if not ran:
         return
-    journals, _ = read_journals(str(where.journal))
+    journals, _ = read_journals(str(run.journal))
     if not journals:
         yield Check(
             "probe-loaded",
@@ -131,8 +131,8 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         ("compile", "compiles"),
         ("evaluation", "evaluation between steps"),
     ):
-        mend = "this hook found nothing to hold on to in this torch"
-        yield Check(f"{name.replace('_', '-')}-seen", name in names, text, mend)
+        hint = "this hook found nothing to hold on to in this torch"
+        yield Check(f"{name.replace('_', '-')}-seen", name in names, text, hint)
     for event in journal.named("note"):
         code, text = str(event.get("code", "note")), f"hook {event.get('hook')}"
         yield Check(code, False, text, str(event.get("text")))

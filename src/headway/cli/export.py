@@ -80,9 +80,9 @@ def _parse_words(to: str | None, words: list[str]) -> tuple[str, str]:
             code="export-format-unknown",
         )
     if len(rest) != (0 if form in STATIC_FORMATS else 1):
-        what = "nothing else" if form in STATIC_FORMATS else "one run or store"
+        expected = "nothing else" if form in STATIC_FORMATS else "one run or store"
         raise UsageError(
-            f"`headway export {form}` takes {what}; see `headway export --help`",
+            f"`headway export {form}` takes {expected}; see `headway export --help`",
             code="export-arguments",
         )
     return form, rest[0] if rest else ""
@@ -113,8 +113,8 @@ def _store(path: str) -> Store | Database | None:
     from headway.cli.common import open_any
     from headway.fleet.store.parquet import Store
 
-    found = open_any(path)
-    return found if not isinstance(found, Store) or found.exists() else None
+    store = open_any(path)
+    return store if not isinstance(store, Store) or store.exists() else None
 
 
 def _ledger(path: str) -> Ledger:
@@ -138,7 +138,7 @@ def _run_text(ledger: Ledger, form: str) -> Iterator[str]:
         return lines(ledger)
     from headway.export.openmetrics import Family, openmetrics_lines
 
-    return openmetrics_lines(ledger, (Family(*one) for one in _eviction_cost(ledger)))
+    return openmetrics_lines(ledger, (Family(*family) for family in _eviction_cost(ledger)))
 
 
 def _eviction_cost(ledger: Ledger) -> list[GaugeFamily]:
@@ -154,10 +154,10 @@ def _eviction_cost(ledger: Ledger) -> list[GaugeFamily]:
 def _track(form: str, path: str, args: argparse.Namespace) -> int:
     from headway.export.trackers import export_to_tracker
 
-    where = export_to_tracker(
+    location = export_to_tracker(
         _ledger(path), form, args.output if form == "tensorboard" else args.project
     )
-    print(f"headway: {path} is in {form}: {where}")
+    print(f"headway: {path} is in {form}: {location}")
     return 0
 
 

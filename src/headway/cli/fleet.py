@@ -67,9 +67,9 @@ def prepare_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
     parser.add_argument("--until", metavar="WHEN", help="the same; now by default")
     parser.add_argument("--limit", type=int, metavar="N", help="so many rows at most")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print JSON")
-    how.add_argument("--csv", action="store_true", help="print CSV")
+    output_format = parser.add_mutually_exclusive_group()
+    output_format.add_argument("--json", action="store_true", help="print JSON")
+    output_format.add_argument("--csv", action="store_true", help="print CSV")
 
 
 def run_question(args: argparse.Namespace) -> int:
@@ -90,13 +90,13 @@ def run_question(args: argparse.Namespace) -> int:
     from headway.fleet.store.parquet import Store
     from headway.fleet.store.reader import run_query
 
-    asked = Filter(split_names(args.by), since, until, parse_conditions(args.where), args.limit)
-    put = build_query(args.action, asked)
+    filters = Filter(split_names(args.by), since, until, parse_conditions(args.where), args.limit)
+    query = build_query(args.action, filters)
     with store_errors(store):
         if isinstance(store, Store):
-            answer = run_query(store, put, since=since, until=until)
+            answer = run_query(store, query, since=since, until=until)
         else:
-            answer = store.query(put)
+            answer = store.query(query)
     for note in answer.notes:
         print(f"headway: {note}", file=sys.stderr)
     print_rows(
@@ -147,7 +147,7 @@ def run_metrics(args: argparse.Namespace) -> int:
             code="value-out-of-range",
             option="--every",
         )
-    found = parse_window(args)
+    window = parse_window(args)
     store = open_any(args.store)
     if isinstance(store, Store):
         store.check()
@@ -158,10 +158,12 @@ def run_metrics(args: argparse.Namespace) -> int:
     names = frozenset(name.lower() for name in (socket.gethostname(), host, *(args.name or ())))
     rules = AccessRules(token, lambda header: address.is_known_host(header, names))
     serving = MetricsServer(
-        bound, CachedPage(lambda: metrics_text(store, found, runs), args.every), rules
+        bound, CachedPage(lambda: metrics_text(store, window, runs), args.every), rules
     )
-    shown = f"[{host}]" if ":" in host else host
-    print(f"headway: metrics are at http://{shown}:{bound.getsockname()[1]}/metrics", flush=True)
+    shown_host = f"[{host}]" if ":" in host else host
+    print(
+        f"headway: metrics are at http://{shown_host}:{bound.getsockname()[1]}/metrics", flush=True
+    )
     with contextlib.suppress(KeyboardInterrupt):
         serving.serve_forever()
     return 0
@@ -176,12 +178,12 @@ def parse_window(args: argparse.Namespace) -> Window:
     now = datetime.now(UTC).replace(tzinfo=None)
     since = parse_time(args.since, now)
     by = split_names(args.by) or BY
-    for one in by:
-        if one not in RUN_DIMENSIONS:
+    for name in by:
+        if name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"metrics cannot be split by {one!r}; they can by {', '.join(RUN_DIMENSIONS)}",
+                f"metrics cannot be split by {name!r}; they can by {', '.join(RUN_DIMENSIONS)}",
                 code="split-unknown",
-                split=one,
+                split=name,
             )
     return Window(SINCE if since is None else now - since, by, parse_conditions(args.where))
 
@@ -193,9 +195,9 @@ def metrics_text(store: Store | Database, window: Window, runs: Path | None = No
 
     now = datetime.now(UTC).replace(tzinfo=None)
     with store_errors(store):
-        found = families(store, window, now)
-    more = _eviction_costs(runs) if runs is not None else []
-    return "".join(format_families((Family(*one) for one in (*found, *more)), {}))
+        metrics = families(store, window, now)
+    costs = _eviction_costs(runs) if runs is not None else []
+    return "".join(format_families((Family(*family) for family in (*metrics, *costs)), {}))
 
 
 def _eviction_costs(runs: Path) -> list[GaugeFamily]:
@@ -203,8 +205,8 @@ def _eviction_costs(runs: Path) -> list[GaugeFamily]:
     from headway.schedule.publishers.base import run_costs
     from headway.schedule.publishers.file import metric_families
 
-    found = run_costs(runs, time.time(), grace=0.0, repeat=0.0)
-    return metric_families([(one.labels, one.price) for one in found if one.price is not None])
+    costs = run_costs(runs, time.time(), grace=0.0, repeat=0.0)
+    return metric_families([(cost.labels, cost.price) for cost in costs if cost.price is not None])
 
 
 def prepare_compact(parser: argparse.ArgumentParser) -> None:
@@ -231,12 +233,12 @@ def run_compact(args: argparse.Namespace) -> int:
     from headway.fleet.store.compaction import compact
 
     with store_errors(store):
-        done = compact(store, grace_s=args.grace)
-    for note in done.notes:
+        result = compact(store, grace_s=args.grace)
+    for note in result.notes:
         print(f"headway: {note}", file=sys.stderr)
     print(
-        f"headway: {done.replaced} writes are now {done.files} files with {done.rows:,} rows; "
-        f"{done.deleted} files that nobody needs were deleted"
+        f"headway: {result.replaced} writes are now {result.files} files with "
+        f"{result.rows:,} rows; {result.deleted} files that nobody needs were deleted"
     )
     return 0
 
@@ -265,14 +267,14 @@ def run_ingest(args: argparse.Namespace) -> int:
         works.append(partial(ingest_files, files, args.reader, store, labels))
     for work in works:
         try:
-            told = work()
+            summary = work()
         except UsageError as error:
             text = redact.text(f"headway: {error}")
             print(with_code(text, code=error.code), file=sys.stderr)
             code = error.exit_code
             continue
         if not args.quiet:
-            print(redact.text(f"headway: {told}"))
+            print(redact.text(f"headway: {summary}"))
     return code
 
 
@@ -293,13 +295,13 @@ def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> st
     from headway.launch.run_folder import job_name
     from headway.run import load
 
-    found = load(path)
-    command = found.ledger.command
-    tables = to_rows(found.ledger, job=job_name(command) if command else None, labels=labels)
+    run = load(path)
+    command = run.ledger.command
+    tables = to_rows(run.ledger, job=job_name(command) if command else None, labels=labels)
     if not tables:
         return f"{path} has no attempt yet, nothing is written"
     with store_errors(store):
-        store.write(tables, as_of=as_of(found.ledger))
+        store.write(tables, as_of=as_of(run.ledger))
     count = sum(map(len, tables.values()))
     return f"{path}: {len(tables['attempts'])} attempt(s), {count:,} rows to {store.url}"
 

@@ -80,55 +80,60 @@ def run_regressions(args: argparse.Namespace) -> int:
     from headway.fleet.regressions.findings import ScanOptions
     from headway.fleet.regressions.scan import scan
 
-    asked = Filter(by, since, until, parse_conditions(args.where))
+    filters = Filter(by, since, until, parse_conditions(args.where))
     options = ScanOptions(level=args.level, points=args.points, dependent=args.dependent)
-    seen = scan(
-        store, asked, options, _print_progress if sys.stderr.isatty() else lambda done, of: None
+    result = scan(
+        store, filters, options, _print_progress if sys.stderr.isatty() else lambda done, of: None
     )
-    for note in seen.notes:
+    for note in result.notes:
         print(f"headway: {note}", file=sys.stderr)
-    found = [one for one in seen.findings if args.gains or one.regression]
+    findings = [finding for finding in result.findings if args.gains or finding.regression]
     if args.json:
-        print(json.dumps(_regressions_to_dict(seen, found), indent=1))
+        print(json.dumps(_regressions_to_dict(result, findings), indent=1))
     else:
-        _print_regressions(seen, found)
+        _print_regressions(result, findings)
     return 0
 
 
-def _print_progress(done: int, of: int) -> None:
-    print(f"\r{done} of {of} slices", end="\n" if done == of else "", file=sys.stderr, flush=True)
+def _print_progress(count: int, total: int) -> None:
+    print(
+        f"\r{count} of {total} slices",
+        end="\n" if count == total else "",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def _print_regressions(seen: ScanResult, found: list[Finding]) -> None:
-    if not found:
-        print(f"no change of that size in {seen.slices} slices with {seen.jobs:,} jobs")
-    for one in found:
-        change = one.ett_after - one.ett_before
+def _print_regressions(result: ScanResult, findings: list[Finding]) -> None:
+    if not findings:
+        print(f"no change of that size in {result.slices} slices with {result.jobs:,} jobs")
+    for finding in findings:
+        change = finding.ett_after - finding.ett_before
         print(
-            f"{_format_minute(one.at)}  {'/'.join(one.slice)}: "
-            f"{one.bucket} {one.points:+.1f} points\n"
-            f"    ETT {one.ett_before:.1f} -> {one.ett_after:.1f} ({change:+.1f}: "
-            f"the same jobs {one.within:+.1f}, other jobs {one.mix:+.1f}); "
-            f"{one.hours:,.0f} accelerator-hours since; p {one.p:.4f}, "
-            f"false discovery rate {one.level:.2%}"
+            f"{_format_minute(finding.at)}  {'/'.join(finding.slice)}: "
+            f"{finding.bucket} {finding.points:+.1f} points\n"
+            f"    ETT {finding.ett_before:.1f} -> {finding.ett_after:.1f} ({change:+.1f}: "
+            f"the same jobs {finding.within:+.1f}, other jobs {finding.mix:+.1f}); "
+            f"{finding.hours:,.0f} accelerator-hours since; p {finding.p:.4f}, "
+            f"false discovery rate {finding.level:.2%}"
         )
-        for part in one.parts[:MAX_PARTS]:
+        for part in finding.parts[:MAX_PARTS]:
             print(
                 f"    {'/'.join(part.name)}: {part.mix + part.within:+.2f} of it "
                 f"(itself {part.within:+.2f}, its share {part.mix:+.2f})"
             )
-        for field in one.fields:
-            told = "" if field.explains is None else f", goes with {field.explains:.0%} of it"
+        for field in finding.fields:
+            explained = "" if field.explains is None else f", goes with {field.explains:.0%} of it"
             print(
                 f"    {field.field}: {field.before} -> {field.after} "
-                f"({field.moved:.0%} of the hours moved, {field.usual:.0%} is usual{told})"
+                f"({field.moved:.0%} of the hours moved, {field.usual:.0%} is usual{explained})"
             )
-    for host in seen.lemons:
+    for host in result.lemons:
         print(
             f"{host.host}: {host.failures} runs failed there in {host.hours:,.0f} hours, "
             f"{host.expected:.1f} would be chance; false discovery rate {host.level:.2%}"
         )
-    for alarm in seen.alarms:
+    for alarm in result.alarms:
         print(
             f"{alarm.run_id} ({'/'.join(alarm.slice)}) runs and {alarm.words}; "
             f"seen in its hour {alarm.hour}"
@@ -139,16 +144,16 @@ def _format_minute(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _regressions_to_dict(seen: ScanResult, found: list[Finding]) -> dict[str, Any]:
+def _regressions_to_dict(result: ScanResult, findings: list[Finding]) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
-        "slices": seen.slices,
-        "jobs": seen.jobs,
-        "as_of": seen.now,
-        "regressions": [asdict(one) | {"regression": one.regression} for one in found],
-        "lemons": [asdict(one) for one in seen.lemons],
-        "running": [asdict(one) | {"words": one.words} for one in seen.alarms],
+        "slices": result.slices,
+        "jobs": result.jobs,
+        "as_of": result.now,
+        "regressions": [asdict(one) | {"regression": one.regression} for one in findings],
+        "lemons": [asdict(one) for one in result.lemons],
+        "running": [asdict(one) | {"words": one.words} for one in result.alarms],
     }
 
 
@@ -159,12 +164,12 @@ def prepare_alerts(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument("--rules", metavar="FILE", help="the rules, a TOML file")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--once", action="store_true", help="look once; what is done by default")
-    what.add_argument("--watch", action="store_true", help="look again and again")
-    what.add_argument("--list", action="store_true", help="show the alerts")
-    what.add_argument("--ack", metavar="ID", help="take an alert on: no more reminders")
-    what.add_argument("--check", action="store_true", help="read the rules, and nothing else")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--once", action="store_true", help="look once; what is done by default")
+    action.add_argument("--watch", action="store_true", help="look again and again")
+    action.add_argument("--list", action="store_true", help="show the alerts")
+    action.add_argument("--ack", metavar="ID", help="take an alert on: no more reminders")
+    action.add_argument("--check", action="store_true", help="read the rules, and nothing else")
     parser.add_argument("--every", type=float, metavar="S", help="--watch looks so often; 60")
     parser.add_argument("--by", metavar="NAME", help="who takes it on; you")
     parser.add_argument("--json", action="store_true", help="--list as JSON")
@@ -228,24 +233,24 @@ def _evaluate(store: Store, rules: Rules, args: argparse.Namespace) -> int:
     from headway.fleet.alerts.watcher import AlertWatcher
 
     every = 60.0 if args.every is None else args.every
-    watch = AlertWatcher(store, rules, every, _log)
+    watcher = AlertWatcher(store, rules, every, _log)
     if args.watch:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
-            watch.forever()
+            watcher.forever()
         return 0
-    left, notes = watch.once()
-    if left:
-        names = ", ".join(dict.fromkeys(one.to for one in left))
+    unsent, notes = watcher.once()
+    if unsent:
+        names = ", ".join(dict.fromkeys(notification.to for notification in unsent))
         print(
             with_code(
-                f"headway: {len(left)} notifications were not taken by {names}; "
+                f"headway: {len(unsent)} notifications were not taken by {names}; "
                 "they are tried again at the next call",
                 code="notifications-left",
             ),
             file=sys.stderr,
         )
-    return 1 if left or notes else 0
+    return 1 if unsent or notes else 0
 
 
 def _print_alerts(store: Store, as_json: bool) -> int:
@@ -253,21 +258,23 @@ def _print_alerts(store: Store, as_json: bool) -> int:
     from headway.fleet.alerts.evaluate import acknowledge
     from headway.fleet.alerts.state import AlertStateStore, to_json
 
-    kept = AlertStateStore(store)
-    state, _ = kept.load()
-    found = to_json(acknowledge(state, kept.acks()))
+    states = AlertStateStore(store)
+    state, _ = states.load()
+    contents = to_json(acknowledge(state, states.acks()))
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(contents, indent=1))
         return 0
-    rows = sorted(found["alerts"], key=lambda row: str(row["since"]), reverse=True)
+    rows = sorted(contents["alerts"], key=lambda row: str(row["since"]), reverse=True)
     if rows:
         short = [{**row, **{at: _to_minute(row[at]) for at in ("since", "until")}} for row in rows]
         print_rows(ALERT_COLUMNS, short, as_json=False, as_csv=False)
     else:
         print("headway: no rule has raised an alert")
-    for one in found["outbox"]:
-        why = one["why"] or "not tried yet"
-        text = f"headway: {one['id']} is still to be sent to {one['to']}: {why}"
+    for notification in contents["outbox"]:
+        reason = notification["why"] or "not tried yet"
+        text = (
+            f"headway: {notification['id']} is still to be sent to {notification['to']}: {reason}"
+        )
         print(with_code(text, code="notification-unsent"), file=sys.stderr)
     return 0
 
@@ -279,9 +286,11 @@ def _to_minute(text: str | None) -> str | None:
 def _acknowledge(store: Store, name: str, by: str | None) -> int:
     from headway.fleet.alerts.state import ACKNOWLEDGED, PENDING, RESOLVED, AlertStateStore
 
-    kept = AlertStateStore(store)
-    state, _ = kept.load()
-    alert = next((one for one in state.alerts if one.id == name and one.state != PENDING), None)
+    states = AlertStateStore(store)
+    state, _ = states.load()
+    alert = next(
+        (alert for alert in state.alerts if alert.id == name and alert.state != PENDING), None
+    )
     if alert is None:
         raise UsageError(
             f"there is no alert {name!r}; see `headway fleet alerts --list`", code="alert-not-found"
@@ -297,6 +306,6 @@ def _acknowledge(store: Store, name: str, by: str | None) -> int:
             by=alert.by,
         )
     who = by or getpass.getuser()
-    kept.acknowledge(name, who)
+    states.acknowledge(name, who)
     print(f"headway: {who} has taken on {name}: {alert.text}")
     return 0

@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway publish`."""
     parser.usage = "headway publish ANCHOR --recipe FILE --to STORE [options]"
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("anchor", nargs="?", metavar="ANCHOR", help="checkpoint, or a store of them")
-    what.add_argument("--watch", metavar="DIR|URL", help="publish anchors as they appear there")
-    what.add_argument("--list", action="store_true", help="the snapshots, the newest last")
-    what.add_argument("--show", metavar="SNAPSHOT", help="all that is known of one")
-    what.add_argument(
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument(
+        "anchor", nargs="?", metavar="ANCHOR", help="checkpoint, or a store of them"
+    )
+    action.add_argument("--watch", metavar="DIR|URL", help="publish anchors as they appear there")
+    action.add_argument("--list", action="store_true", help="the snapshots, the newest last")
+    action.add_argument("--show", metavar="SNAPSHOT", help="all that is known of one")
+    action.add_argument(
         "--rollback", nargs="?", const="", metavar="SNAPSHOT", help="let an earlier one serve"
     )
     parser.add_argument("--to", required=True, metavar="STORE", help="folder or URL of snapshots")
@@ -74,11 +76,11 @@ def _rollback(store: SnapshotStore, args: argparse.Namespace) -> int:
     _log(f"{store.rollback(args.rollback or None, _log).name} serves now")
     from headway.publish import registry
 
-    told = registry.remembered_options(store)
-    if told is not None:
-        version = registry.follow(store, told, registry.open_registry(told))
+    options = registry.remembered_options(store)
+    if options is not None:
+        version = registry.follow(store, options, registry.open_registry(options))
         if version is not None:
-            _log(f"{told.alias} of {told.mlflow} is version {version} now")
+            _log(f"{options.alias} of {options.mlflow} is version {version} now")
     return 0
 
 
@@ -91,7 +93,7 @@ def _publish(store: SnapshotStore, args: argparse.Namespace) -> int:
     from headway.publish import recipe
     from headway.publish.anchor import find_anchor
 
-    told = recipe.read_recipe(Path(args.recipe))
+    options = recipe.read_recipe(Path(args.recipe))
     anchor = find_anchor(args.anchor) if args.watch is None else None
     try:
         import torch  # noqa: F401
@@ -102,48 +104,56 @@ def _publish(store: SnapshotStore, args: argparse.Namespace) -> int:
     if anchor is None:
         from headway.publish.watch import watch
 
-        how = {"every_s": args.every, "once": args.once}
-        watch(args.watch, told, store, say=_log, publish=link.publish_linked, **how)
+        schedule = {"every_s": args.every, "once": args.once}
+        watch(args.watch, options, store, log=_log, publish=link.publish_linked, **schedule)
         return 0
     from headway.publish import claims
     from headway.publish.job import after_publish
 
-    begun = time.monotonic()
-    then = after_publish(told, store, _log)
+    started = time.monotonic()
+    after = after_publish(options, store, _log)
     anchor = link.with_training_run(anchor, args.run)
-    with then.registering(), claims.claim_anchor(anchor) as claim:
-        outcome = link.publish_linked(anchor, told, store, again=args.again)
+    with after.registering(), claims.claim_anchor(anchor) as claim:
+        outcome = link.publish_linked(anchor, options, store, again=args.again)
         name = outcome.snapshot.name
         if outcome.fresh:
             _log(_summary_line(outcome.snapshot, serving=True))
-            _log(f"published in {time.monotonic() - begun:.1f} s; load it with:")
+            _log(f"published in {time.monotonic() - started:.1f} s; load it with:")
             _log(f"  headway.publish.load({args.to!r}, {name!r})")
         else:
             _log(f"{args.anchor} was published before, as {name}; --again does it anew")
-        then.release(anchor, claim)
+        after.release(anchor, claim)
     return 0
 
 
 def _list(store: SnapshotStore, args: argparse.Namespace) -> int:
-    found, unreadable = store.snapshots(), store.unreadable()
-    why = {one.name: store.damage(one, every_byte=args.check) for one in found}
-    serving, lost = None, None
+    snapshots, unreadable = store.snapshots(), store.unreadable()
+    damage = {
+        snapshot.name: store.damage(snapshot, every_byte=args.check) for snapshot in snapshots
+    }
+    serving, latest_error = None, None
     try:
         latest = store.latest()
         serving = latest.name if latest else None
     except SnapshotDamaged as error:
-        lost = error
+        latest_error = error
     if args.json:
-        rows = [{**_row(one, one.name == serving), "damage": why[one.name]} for one in found]
+        rows = [
+            {**_row(snapshot, snapshot.name == serving), "damage": damage[snapshot.name]}
+            for snapshot in snapshots
+        ]
         print(json.dumps(rows, indent=1))
     else:
-        if not found:
+        if not snapshots:
             print(f"no snapshots in {redact.text(store.place.url)}")
-        for one in found:
-            print(_summary_line(one, serving=one.name == serving), *filter(None, [why[one.name]]))
-    if lost is not None:
-        raise lost
-    damaged = {name: told for name, told in (why | unreadable).items() if told}
+        for snapshot in snapshots:
+            print(
+                _summary_line(snapshot, serving=snapshot.name == serving),
+                *filter(None, [damage[snapshot.name]]),
+            )
+    if latest_error is not None:
+        raise latest_error
+    damaged = {name: reason for name, reason in (damage | unreadable).items() if reason}
     if damaged:
         name = max(damaged)
         more = f", and {len(damaged) - 1} more cannot" if len(damaged) > 1 else ""
@@ -153,42 +163,42 @@ def _list(store: SnapshotStore, args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(one: Snapshot, serving: bool) -> dict[str, Any]:
-    told = one.manifest
+def _row(snapshot: Snapshot, serving: bool) -> dict[str, Any]:
+    manifest = snapshot.manifest
     return {
-        "snapshot": one.name,
+        "snapshot": snapshot.name,
         "serves": serving,
-        "made": told.made,
-        "anchor": told.anchor["path"],
-        "step": told.anchor["step"],
-        "bytes": told.size,
-        "targets": list(told.targets),
+        "made": manifest.made,
+        "anchor": manifest.anchor["path"],
+        "step": manifest.anchor["step"],
+        "bytes": manifest.size,
+        "targets": list(manifest.targets),
     }
 
 
-def _summary_line(one: Snapshot, *, serving: bool) -> str:
-    row = _row(one, serving)
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
+def _summary_line(snapshot: Snapshot, *, serving: bool) -> str:
+    row = _row(snapshot, serving)
+    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
     step = "" if row["step"] is None else f"step {row['step']}"
     size = f"{row['bytes'] / 1e6:.1f} MB"
     targets = " ".join(row["targets"])
-    return f"{one.name} {'*' if serving else ' '} {made} {step:>12} {size:>10}  {targets}"
+    return f"{snapshot.name} {'*' if serving else ' '} {created} {step:>12} {size:>10}  {targets}"
 
 
-def _show(store: SnapshotStore, one: Snapshot, args: argparse.Namespace) -> int:
-    _print_details(one, args)
-    if why := store.damage(one):
+def _show(store: SnapshotStore, snapshot: Snapshot, args: argparse.Namespace) -> int:
+    _print_details(snapshot, args)
+    if reason := store.damage(snapshot):
         raise SnapshotDamaged(
-            f"the snapshot {one.name} cannot serve: {why}", code="snapshot-damaged"
+            f"the snapshot {snapshot.name} cannot serve: {reason}", code="snapshot-damaged"
         )
     return 0
 
 
-def _print_details(one: Snapshot, args: argparse.Namespace) -> None:
-    told = one.manifest
-    detail = {"snapshot": one.name, **vars(told)}
-    detail["files"] = {name: vars(file) for name, file in told.files.items()}
-    detail["targets"] = {name: vars(made) for name, made in told.targets.items()}
+def _print_details(snapshot: Snapshot, args: argparse.Namespace) -> None:
+    manifest = snapshot.manifest
+    detail = {"snapshot": snapshot.name, **vars(manifest)}
+    detail["files"] = {name: vars(file) for name, file in manifest.files.items()}
+    detail["targets"] = {name: vars(target) for name, target in manifest.targets.items()}
     if args.json:
         print(json.dumps(detail, indent=1))
         return
@@ -206,8 +216,8 @@ def _format_value(value: Any) -> str:
         return str(value)
     if "sha256" in value:
         return f"{value['size']:>12} bytes  {value['sha256']}"
-    told = value.get("metrics", value)
-    return "  ".join(f"{key} {_format_number(one)}" for key, one in told.items())
+    metrics = value.get("metrics", value)
+    return "  ".join(f"{key} {_format_number(number)}" for key, number in metrics.items())
 
 
 def _format_number(value: Any) -> str:

@@ -72,12 +72,12 @@ def _verify(loaded: RecordedRun, args: argparse.Namespace) -> int:
     trials = verify(command, cwd, advice, steps, lambda text: print(text, file=sys.stderr))
     helped = best_trial(trials) is not trials[0]
     if args.json:
-        told = {"recorded": advice.to_dict(), "steps": steps}
-        told["trials"] = [
+        report = {"recorded": advice.to_dict(), "steps": steps}
+        report["trials"] = [
             {"name": t.name, "env": dict(t.env), "exit_code": t.code, **t.advice.to_dict()}
             for t in trials
         ]
-        print(json.dumps(told, indent=2))
+        print(json.dumps(report, indent=2))
     else:
         from headway.compile.recompiles.render import trials_table as table
         from headway.report.screen import console, print_line
@@ -90,10 +90,10 @@ def _verify(loaded: RecordedRun, args: argparse.Namespace) -> int:
 
 def _recorded_command(loaded: RecordedRun, run: str) -> tuple[list[str], Path]:
     """The command and its folder, as recorded; one sentence where it cannot be run again."""
-    why = _untrusted_reason(run)
-    if why:
+    reason = _untrusted_reason(run)
+    if reason:
         raise UsageError(
-            f"--verify runs the command that {run} names, and {why}", code="command-not-trusted"
+            f"--verify runs the command that {run} names, and {reason}", code="command-not-trusted"
         )
     command, cwd = loaded.command, loaded.identity.get("cwd")
     if not command or not isinstance(cwd, str):

@@ -30,9 +30,11 @@ examples:
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway report`."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="the folder of a run")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print the ledger as JSON")
-    how.add_argument("--html", metavar="FILE", nargs="?", const="", help="write one HTML file")
+    output_format = parser.add_mutually_exclusive_group()
+    output_format.add_argument("--json", action="store_true", help="print the ledger as JSON")
+    output_format.add_argument(
+        "--html", metavar="FILE", nargs="?", const="", help="write one HTML file"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite FILE, whatever it is")
 
 
@@ -41,18 +43,18 @@ def run(args: argparse.Namespace) -> int:
     from headway.run import load
 
     path, html = _run_and_html(args.run, args.html)
-    found = load(path)
+    run = load(path)
     if args.json:
-        _print_json(found.ledger)
+        _print_json(run.ledger)
     elif html is not None:
-        default = Path(f"{found.name}.html") if "://" in path else found.path / "report.html"
+        default = Path(f"{run.name}.html") if "://" in path else run.path / "report.html"
         target = Path(html) if html else default
-        _write_html(found.ledger, target, force=args.force or not html or _is_report(target))
+        _write_html(run.ledger, target, force=args.force or not html or _is_report(target))
     else:
         from headway.report.screen import console
         from headway.report.terminal import print_report
 
-        print_report(found.ledger, path, console())
+        print_report(run.ledger, path, console())
     return 0
 
 
@@ -177,8 +179,8 @@ def _eviction_cost_line(ledger: Ledger) -> str:
     price = from_ledger(ledger)
     unsaved, recover = (duration(round(s * NS)) for s in (price.unsaved, price.recover))
     since = "since the last save" if price.save is not None else "since its start, no save yet"
-    held = count(price.accelerators, "accelerator")
+    accelerators = count(price.accelerators, "accelerator")
     return (
         f"evicted now: {price.lost:,.0f} accelerator-seconds lost   {unsaved} {since}   "
-        f"{recover} to recover   {held}"
+        f"{recover} to recover   {accelerators}"
     )

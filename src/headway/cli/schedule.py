@@ -200,8 +200,8 @@ def cost_metrics(offers: Sequence[RunCost]) -> str:
     from headway.export.openmetrics import Family, format_families
     from headway.schedule.publishers.file import metric_families
 
-    prices = [(one.labels, one.price) for one in offers if one.price is not None]
-    return "".join(format_families((Family(*one) for one in metric_families(prices)), {}))
+    prices = [(item.labels, item.price) for item in offers if item.price is not None]
+    return "".join(format_families((Family(*item) for item in metric_families(prices)), {}))
 
 
 DEFAULT_POLICY = "least-cost:phase=on"

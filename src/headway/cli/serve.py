@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(f"`headway serve` needs {package}", extra="serve")
     arrow.require_packages(*arrow.READ_PACKAGES)
-    folders = [Path(one) for one in args.runs or ()]
+    folders = [Path(folder) for folder in args.runs or ()]
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
     names = {socket.gethostname(), host, *(args.name or ())}
     source = Source(store, folders)
     app = application(source, TokenAuth(token), frozenset(name.lower() for name in names))
-    shown = f"[{host}]" if ":" in host else host
+    shown_host = f"[{host}]" if ":" in host else host
     print(
-        f"headway: {redact.text(store.url)} is at http://{shown}:{bound.getsockname()[1]}/",
+        f"headway: {redact.text(store.url)} is at http://{shown_host}:{bound.getsockname()[1]}/",
         flush=True,
     )
     run_server(app, source, bound)

@@ -35,12 +35,12 @@ def run_config(args: argparse.Namespace) -> int:
     from headway import redact
     from headway.settings import resolve
 
-    found = {key: (redact.data(value), origin) for key, (value, origin) in resolve().items()}
+    values = {key: (redact.data(value), origin) for key, (value, origin) in resolve().items()}
     if args.json:
-        print(json.dumps({k: {"value": v, "from": o} for k, (v, o) in found.items()}, indent=1))
+        print(json.dumps({k: {"value": v, "from": o} for k, (v, o) in values.items()}, indent=1))
         return 0
-    width = max(map(len, found))
-    for key, (value, origin) in found.items():
+    width = max(map(len, values))
+    for key, (value, origin) in values.items():
         print(f"{key:<{width}}  {'-' if value is None else value!s:<24}  {origin}")
     return 0
 
@@ -64,81 +64,87 @@ def run_auto(args: argparse.Namespace) -> int:
             f"there is no folder {runs}; name the one your runs are in with --runs",
             code="runs-folder-not-found",
         )
-    shelf = ProfileStore(runs)
+    store = ProfileStore(runs)
     if args.what == "forget":
         if not args.job:
             raise UsageError(
                 "which job is to be forgotten? `headway auto show` lists them", code="job-not-given"
             )
-        job = _find_job(shelf, args.job)
-        _forget_job(shelf, job)
+        job = _find_job(store, args.job)
+        _forget_job(store, job)
         print(f"forgotten: {job}")
         return 0
-    found = [
-        shelf.look(job) for job in ([_find_job(shelf, args.job)] if args.job else shelf.jobs())
+    profiles = [
+        store.read_strict(job)
+        for job in ([_find_job(store, args.job)] if args.job else store.jobs())
     ]
     if args.json:
         from headway.session.profile import to_dict
 
-        told = [to_dict(profile) for profile in found]
-        print(json.dumps(told[0] if args.job else told, indent=1))
+        contents = [to_dict(profile) for profile in profiles]
+        print(json.dumps(contents[0] if args.job else contents, indent=1))
     elif args.job:
-        _print_job(shelf, found[0])
+        _print_job(store, profiles[0])
     else:
-        _print_jobs(shelf, found)
+        _print_jobs(store, profiles)
     return 0
 
 
-def _find_job(shelf: ProfileStore, wanted: str) -> str:
+def _find_job(store: ProfileStore, name: str) -> str:
     """The job of that id, or the only one of that name."""
-    jobs = shelf.jobs()
-    found = [job for job in jobs if wanted in (job, job.rpartition("-")[0])]
-    if wanted in found or len(found) == 1:
-        return wanted if wanted in found else found[0]
-    if found:
+    jobs = store.jobs()
+    matching = [job for job in jobs if name in (job, job.rpartition("-")[0])]
+    if name in matching or len(matching) == 1:
+        return name if name in matching else matching[0]
+    if matching:
         raise UsageError(
-            f"{wanted} is the name of {len(found)} jobs: {', '.join(found)}", code="job-ambiguous"
+            f"{name} is the name of {len(matching)} jobs: {', '.join(matching)}",
+            code="job-ambiguous",
         )
-    known = f"; there are {', '.join(jobs)}" if jobs else f"; nothing was learned in {shelf.runs}"
-    raise UsageError(f"there is no job {wanted}{known}", code="job-not-found", job=wanted)
+    jobs_text = (
+        f"; there are {', '.join(jobs)}" if jobs else f"; nothing was learned in {store.runs}"
+    )
+    raise UsageError(f"there is no job {name}{jobs_text}", code="job-not-found", job=name)
 
 
-def _forget_job(shelf: ProfileStore, job: str) -> None:
+def _forget_job(store: ProfileStore, job: str) -> None:
     """With it the sources that its name has learned, unless another job has that name too."""
     from headway.compile.recompiles import learning
 
     name = job.rpartition("-")[0]
     try:
-        shelf.forget(job)
-        if all(other.rpartition("-")[0] != name for other in shelf.jobs()):
-            (shelf.runs / learning.LEARNED_FOLDER / f"{name}.json").unlink(missing_ok=True)
+        store.forget(job)
+        if all(other.rpartition("-")[0] != name for other in store.jobs()):
+            (store.runs / learning.LEARNED_FOLDER / f"{name}.json").unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{job} cannot be forgotten: {shelf.root}: {error.strerror}", code="profile-not-deleted"
+            f"{job} cannot be forgotten: {store.root}: {error.strerror}", code="profile-not-deleted"
         ) from None
 
 
-def _print_jobs(shelf: ProfileStore, found: list[JobProfile]) -> None:
-    if not found:
-        print(f"nothing was learned in {shelf.runs} yet; type: headway run --auto -- YOUR COMMAND")
-    for one in found:
-        off = f"; off: {', '.join(one.off)}" if one.off else ""
-        print(f"{one.job}  {one.runs} run(s), last {one.last_run or 'none'}{off}")
+def _print_jobs(store: ProfileStore, profiles: list[JobProfile]) -> None:
+    if not profiles:
+        print(f"nothing was learned in {store.runs} yet; type: headway run --auto -- YOUR COMMAND")
+    for profile in profiles:
+        off = f"; off: {', '.join(profile.off)}" if profile.off else ""
+        print(f"{profile.job}  {profile.runs} run(s), last {profile.last_run or 'none'}{off}")
 
 
-def _print_job(shelf: ProfileStore, one: JobProfile) -> None:
+def _print_job(store: ProfileStore, profile: JobProfile) -> None:
     from headway.session.profile import hang_limit
 
-    print(f"{one.job}: {' '.join(one.words)}")
-    print(f"  runs       {one.runs}, the last one {one.last_run or 'none'}")
-    limit = hang_limit(one.silence_s)
-    if one.silence_s is not None and limit is not None:
-        print(f"  hang       after {limit:.0f} s; its longest silence was {one.silence_s:.1f} s")
-    for kind, measured in one.measured.items():
-        told = ", ".join(f"{name} {value:.3f}" for name, value in measured.known().items())
-        print(f"  without    {kind}: {told or 'nothing measured yet'}")
-    for name, off in one.off.items():
-        print(f"  off        {name}: {off.why} ({off.versions})")
-    print(f"  archives   {shelf.archives}")
-    if (pruned := shelf.autotune(one.job)).is_file():
+    print(f"{profile.job}: {' '.join(profile.words)}")
+    print(f"  runs       {profile.runs}, the last one {profile.last_run or 'none'}")
+    limit = hang_limit(profile.silence_s)
+    if profile.silence_s is not None and limit is not None:
+        print(
+            f"  hang       after {limit:.0f} s; its longest silence was {profile.silence_s:.1f} s"
+        )
+    for kind, baseline in profile.measured.items():
+        text = ", ".join(f"{name} {value:.3f}" for name, value in baseline.values().items())
+        print(f"  without    {kind}: {text or 'nothing measured yet'}")
+    for name, disabled in profile.off.items():
+        print(f"  off        {name}: {disabled.why} ({disabled.versions})")
+    print(f"  archives   {store.archives}")
+    if (pruned := store.autotune(profile.job)).is_file():
         print(f"  autotune   {pruned}")

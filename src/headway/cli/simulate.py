@@ -176,14 +176,16 @@ def run_fleet(args: argparse.Namespace) -> int:
     from headway.sim.fleet.scenario import make_scenario
     from headway.sim.fleet.simulation import TRUTH_FILE, simulate
 
-    made = make_scenario(args.seed, args.jobs, args.days, args.scale, args.regressions, args.lemons)
+    scenario = make_scenario(
+        args.seed, args.jobs, args.days, args.scale, args.regressions, args.lemons
+    )
     began = time.monotonic()
 
-    def tell(days: int, rows: int) -> None:
-        took = time.monotonic() - began
-        print(f"{days} of {args.days} days, {rows:,} rows, {took:.0f} s", file=sys.stderr)
+    def print_progress(days: int, rows: int) -> None:
+        seconds = time.monotonic() - began
+        print(f"{days} of {args.days} days, {rows:,} rows, {seconds:.0f} s", file=sys.stderr)
 
-    counts = simulate(store, made, tell)
+    counts = simulate(store, scenario, print_progress)
     print(
         f"headway: {counts['runs']:,} runs and {counts['buckets']:,} rows of buckets are in "
         f"{redact.text(store.url)}; what was planted stands in {TRUTH_FILE} there"

@@ -33,7 +33,7 @@ class Anchor:
         """What is published once: this anchor under this recipe."""
         return hashlib.sha256(f"{self.id} {recipe}".encode()).hexdigest()[:32]
 
-    def told(self) -> dict[str, Any]:
+    def to_manifest(self) -> dict[str, Any]:
         """For the manifest of a snapshot."""
         return {
             "id": self.id,
@@ -59,19 +59,19 @@ def find_anchor(url: str) -> Anchor:
         if (path / manifests.METADATA).is_file():
             return _dcp_anchor(path)
     store = Store(url)
-    good, bad = store.listed()
-    if not good and not bad:
+    readable, unreadable = store.listed()
+    if not readable and not unreadable:
         above, _, name = url.rstrip("/").rpartition("/")
         if manifests.REMOTE_STEP.fullmatch(name):
             return _stored_anchor(Store(above), name)
         raise UsageError(
             f"{url} is no checkpoint, and there is none in it", code="anchor-not-found"
         )
-    pinned = [one for one in store.checkpoints() if _pinned(store, one.name)]
+    pinned = [checkpoint for checkpoint in store.checkpoints() if _pinned(store, checkpoint.name)]
     newest = pinned[0] if pinned else store.newest_good().checkpoint
-    for one in bad:
-        if _pinned(store, one.name) and (newest is None or one.step > newest.step):
-            return _unreadable_anchor(store, one)
+    for checkpoint in unreadable:
+        if _pinned(store, checkpoint.name) and (newest is None or checkpoint.step > newest.step):
+            return _unreadable_anchor(store, checkpoint)
     if newest is None:
         raise CheckpointDamaged(
             f"none of the checkpoints in {url} is whole", code="no-usable-checkpoint"
@@ -82,16 +82,18 @@ def find_anchor(url: str) -> Anchor:
 def pending_anchors(url: str) -> Iterator[Anchor]:
     """The anchors in a place, the oldest first: those pinned in a store, or folders of DCP."""
     store = Store(url)
-    for one in reversed(store.checkpoints()):
-        if _pinned(store, one.name):
-            yield _committed_anchor(store, one)
-    for unusable in store.listed()[1]:
-        if _pinned(store, unusable.name):
-            yield _unreadable_anchor(store, unusable)
+    for checkpoint in reversed(store.checkpoints()):
+        if _pinned(store, checkpoint.name):
+            yield _committed_anchor(store, checkpoint)
+    for unreadable in store.listed()[1]:
+        if _pinned(store, unreadable.name):
+            yield _unreadable_anchor(store, unreadable)
     if isinstance(store.place, LocalPlace):
-        found = [Path(store.place.path(name)) for name in store.place.names()]
-        plain = [one for one in found if _is_plain(one)]
-        yield from map(_dcp_anchor, sorted(plain, key=lambda one: one.stat().st_mtime))
+        folders = [Path(store.place.path(name)) for name in store.place.names()]
+        dcp_folders = [checkpoint for checkpoint in folders if _is_plain(checkpoint)]
+        yield from map(
+            _dcp_anchor, sorted(dcp_folders, key=lambda checkpoint: checkpoint.stat().st_mtime)
+        )
 
 
 def _is_plain(path: Path) -> bool:
@@ -108,39 +110,41 @@ def _pinned(store: Store, name: str) -> bool:
 
 
 def _stored_anchor(store: Store, name: str) -> Anchor:
-    good, bad = store.listed()
-    for one in good:
-        if one.name == name:
-            return _committed_anchor(store, one)
+    readable, unreadable = store.listed()
+    for checkpoint in readable:
+        if checkpoint.name == name:
+            return _committed_anchor(store, checkpoint)
     absent = with_code("it is not committed", code="not-committed")
-    why, code = split_code(next((one.why for one in bad if one.name == name), absent))
-    text = f"the checkpoint {name} cannot be published: {why}"
+    reason, code = split_code(
+        next((checkpoint.why for checkpoint in unreadable if checkpoint.name == name), absent)
+    )
+    text = f"the checkpoint {name} cannot be published: {reason}"
     raise CheckpointDamaged(text, code=code or "checkpoint-damaged")
 
 
-def _committed_anchor(store: Store, one: Checkpoint) -> Anchor:
+def _committed_anchor(store: Store, checkpoint: Checkpoint) -> Anchor:
     return Anchor(
-        id=hashlib.sha256(manifests.manifest_to_bytes(one.manifest)).hexdigest(),
+        id=hashlib.sha256(manifests.manifest_to_bytes(checkpoint.manifest)).hexdigest(),
         kind="store",
-        path=one.path,
-        order=(store.place.url, one.manifest.sequence),
-        step=one.step,
-        extra=one.manifest.extra,
-        chain=tuple(store.chain(one)),
-        damage=store.verify(one),
+        path=checkpoint.path,
+        order=(store.place.url, checkpoint.manifest.sequence),
+        step=checkpoint.step,
+        extra=checkpoint.manifest.extra,
+        chain=tuple(store.chain(checkpoint)),
+        damage=store.verify(checkpoint),
     )
 
 
-def _unreadable_anchor(store: Store, one: UnreadableCheckpoint) -> Anchor:
+def _unreadable_anchor(store: Store, checkpoint: UnreadableCheckpoint) -> Anchor:
     """One whose manifest cannot be read: it is turned down, and not passed over."""
-    path = store.place.path(one.name)
+    path = store.place.path(checkpoint.name)
     return Anchor(
-        id=hashlib.sha256(f"{path} {one.why}".encode()).hexdigest(),
+        id=hashlib.sha256(f"{path} {checkpoint.why}".encode()).hexdigest(),
         kind="store",
         path=path,
         order=(store.place.url, 0),
-        step=one.step,
-        damage=one.why,
+        step=checkpoint.step,
+        damage=checkpoint.why,
     )
 
 
@@ -148,8 +152,8 @@ def _dcp_anchor(path: Path) -> Anchor:
     """DCP writes `.metadata` last; what it says, and how large the files are, is the content."""
     digest = hashlib.sha256((path / manifests.METADATA).read_bytes())
     for file in sorted(path.glob("*.distcp")):
-        told = file.stat()
-        digest.update(f"{file.name} {told.st_size} {told.st_mtime_ns}".encode())
+        stat = file.stat()
+        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode())
     changed = int((path / manifests.METADATA).stat().st_mtime_ns)
     return Anchor(
         id=digest.hexdigest(), kind="dcp", path=str(path), order=(str(path.parent), changed)
@@ -159,27 +163,27 @@ def _dcp_anchor(path: Path) -> Anchor:
 def _file_anchor(path: Path) -> Anchor:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while got := file.read(1 << 20):
-            digest.update(got)
+        while piece := file.read(1 << 20):
+            digest.update(piece)
     return Anchor(id=digest.hexdigest(), kind="file", path=str(path))
 
 
-def fetch_anchor(one: Anchor, folder: Path) -> Anchor:
+def fetch_anchor(anchor: Anchor, folder: Path) -> Anchor:
     """The anchor on this machine: behind a URL, its files are fetched into a folder."""
-    if one.kind != "store" or "://" not in one.path:
-        return one
+    if anchor.kind != "store" or "://" not in anchor.path:
+        return anchor
     local = []
-    for at in one.chain:
-        where = open_place(at.path)
-        target = folder / at.name
+    for checkpoint in anchor.chain:
+        place = open_place(checkpoint.path)
+        target = folder / checkpoint.name
         target.mkdir(parents=True)
-        (target / manifests.MANIFEST).write_bytes(where.read(manifests.MANIFEST))
-        for file in at.manifest.files:
+        (target / manifests.MANIFEST).write_bytes(place.read(manifests.MANIFEST))
+        for file in checkpoint.manifest.files:
             with (target / os.path.basename(file.name)).open("wb") as out:
-                for piece in where.pieces(file.name):
+                for piece in place.pieces(file.name):
                     out.write(piece)
-        local.append(Checkpoint(at.name, str(target), at.manifest))
-    return Anchor(**{**vars(one), "chain": tuple(local)})
+        local.append(Checkpoint(checkpoint.name, str(target), checkpoint.manifest))
+    return Anchor(**{**vars(anchor), "chain": tuple(local)})
 
 
 def last_anchor(url: str, since: float) -> str | None:
@@ -188,11 +192,15 @@ def last_anchor(url: str, since: float) -> str | None:
     It is an anchor from now on: nobody takes it away before it is published.
     """
     store = Store(url)
-    fresh = [one for one in store.checkpoints() if one.manifest.made >= since]
-    good = [one for one in fresh if not store.verify(one)]
-    pinned = [one for one in good if manifests.ANCHOR in store.place.names(one.name)]
-    if not good:
+    recent = [checkpoint for checkpoint in store.checkpoints() if checkpoint.manifest.made >= since]
+    usable = [checkpoint for checkpoint in recent if not store.verify(checkpoint)]
+    pinned = [
+        checkpoint
+        for checkpoint in usable
+        if manifests.ANCHOR in store.place.names(checkpoint.name)
+    ]
+    if not usable:
         return None
     if not pinned:
-        pin(url, good[0])
-    return (pinned or good)[0].path
+        pin(url, usable[0])
+    return (pinned or usable)[0].path

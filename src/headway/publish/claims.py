@@ -29,74 +29,74 @@ CLAIM_RENEW_S = 3600.0
 def claim_recipe(url: str, recipe: str, store: SnapshotStore) -> str:
     """This recipe is watched for; the name of the claim, which stays until it lapses."""
     name = hashlib.sha256(f"{recipe} {store.place.url}".encode()).hexdigest()[:32]
-    where = open_place(url)
-    form = layout.STEP if where.renames else layout.REMOTE_STEP
-    if any(map(form.fullmatch, where.names())) and not _is_recent(where, name):
-        _write(where, name, {"recipe": recipe, "store": store.place.url})
+    place = open_place(url)
+    form = layout.STEP if place.renames else layout.REMOTE_STEP
+    if any(map(form.fullmatch, place.names())) and not _is_recent(place, name):
+        _write(place, name, {"recipe": recipe, "store": store.place.url})
     return name
 
 
-def _is_recent(where: Place, name: str) -> bool:
+def _is_recent(place: Place, name: str) -> bool:
     try:
-        return where.changed(f"{CLAIMS_FOLDER}/{name}") > time.time() - CLAIM_RENEW_S
+        return place.changed(f"{CLAIMS_FOLDER}/{name}") > time.time() - CLAIM_RENEW_S
     except OSError:
         return False
 
 
 @contextlib.contextmanager
-def claim_anchor(one: Anchor) -> Iterator[str]:
+def claim_anchor(anchor: Anchor) -> Iterator[str]:
     """This anchor is read now; the name of the claim."""
     name = f"{os.getpid()}-{secrets.token_hex(8)}"
-    if one.kind != "store":
+    if anchor.kind != "store":
         yield name
         return
-    where = open_place(one.order[0])
-    _write(where, name, {**json.loads(process_identity.identify_process()), "anchor": one.id})
+    place = open_place(anchor.order[0])
+    _write(place, name, {**json.loads(process_identity.identify_process()), "anchor": anchor.id})
     try:
         yield name
     finally:
         with contextlib.suppress(OSError):
-            where.delete(f"{CLAIMS_FOLDER}/{name}")
+            place.delete(f"{CLAIMS_FOLDER}/{name}")
 
 
-def release_anchor(one: Anchor, own: str) -> bool:
+def release_anchor(anchor: Anchor, own_claim: str) -> bool:
     """Let retention have an anchor, unless somebody else waits for it; whether that was done."""
-    if one.kind != "store" or _is_claimed(open_place(one.order[0]), one, own):
+    if anchor.kind != "store" or _is_claimed(open_place(anchor.order[0]), anchor, own_claim):
         return False
-    cleanup.release(one.order[0], one.chain[-1])
+    cleanup.release(anchor.order[0], anchor.chain[-1])
     return True
 
 
-def _is_claimed(where: Place, one: Anchor, own: str) -> bool:
-    for name in where.names(CLAIMS_FOLDER):
-        if name == own:
+def _is_claimed(place: Place, anchor: Anchor, own_claim: str) -> bool:
+    for name in place.names(CLAIMS_FOLDER):
+        if name == own_claim:
             continue
         try:
             content, changed = (
-                where.read(f"{CLAIMS_FOLDER}/{name}"),
-                where.changed(f"{CLAIMS_FOLDER}/{name}"),
+                place.read(f"{CLAIMS_FOLDER}/{name}"),
+                place.changed(f"{CLAIMS_FOLDER}/{name}"),
             )
         except FileNotFoundError:
             continue
         if process_identity.process_ended(content) or changed < time.time() - CLAIM_EXPIRES_S:
-            where.delete(f"{CLAIMS_FOLDER}/{name}")
-        elif _needs_anchor(content, one):
+            place.delete(f"{CLAIMS_FOLDER}/{name}")
+        elif _needs_anchor(content, anchor):
             return True
     return False
 
 
-def _needs_anchor(content: bytes, one: Anchor) -> bool:
+def _needs_anchor(content: bytes, anchor: Anchor) -> bool:
     try:
-        told = json.loads(content)
-        if "anchor" in told:
-            return bool(told["anchor"] == one.id)
-        return not SnapshotStore(told["store"]).settled(one.key(told["recipe"]))
+        claim = json.loads(content)
+        if "anchor" in claim:
+            return bool(claim["anchor"] == anchor.id)
+        return not SnapshotStore(claim["store"]).is_settled(anchor.key(claim["recipe"]))
     except (ValueError, KeyError, TypeError, OSError, HeadwayError):
         return True  # nobody can tell
 
 
-def _write(where: Place, name: str, told: dict[str, Any]) -> None:
+def _write(place: Place, name: str, claim: dict[str, Any]) -> None:
     """What can only be read cannot be released either."""
     with contextlib.suppress(OSError):
-        where.make(CLAIMS_FOLDER)
-        where.write(f"{CLAIMS_FOLDER}/{name}", json.dumps(told).encode())
+        place.make(CLAIMS_FOLDER)
+        place.write(f"{CLAIMS_FOLDER}/{name}", json.dumps(claim).encode())

@@ -35,7 +35,7 @@ class GoldenInputs:
     def tensors(self) -> list[Tensor]:
         """All in order."""
         leaves = pytree.tree_leaves((self.args, dict(self.kwargs or {})))
-        return [one for one in leaves if isinstance(one, Tensor)]
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     @property
     def spec(self) -> str:
@@ -47,30 +47,32 @@ class GoldenInputs:
         """What the model says: its tensors in order."""
         try:
             with torch.inference_mode():
-                said = model(*self.args, **(self.kwargs or {}))
+                outputs = model(*self.args, **(self.kwargs or {}))
         except Exception as error:  # of the user's code
-            why = f"the golden inputs cannot be asked: {describe_error(error)}"
-            raise_if_transient(why, error)
-            raise PublishFailed(why, code="golden-inputs-failed") from error
-        return [one for one in pytree.tree_leaves(said) if isinstance(one, Tensor)]
+            reason = f"the golden inputs cannot be asked: {describe_error(error)}"
+            raise_if_transient(reason, error)
+            raise PublishFailed(reason, code="golden-inputs-failed") from error
+        return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
-def golden_inputs(recipe: recipes.Recipe, given: TensorSource) -> tuple[GoldenInputs, list[Tensor]]:
+def golden_inputs(
+    recipe: recipes.Recipe, source: TensorSource
+) -> tuple[GoldenInputs, list[Tensor]]:
     """The inputs that a recipe names, and the outputs that were recorded with them, if any."""
     golden = recipe.golden
     if golden.anchor is not None:
-        recorded = _anchor_tensors(given, f"{golden.anchor}.inputs.")
+        recorded = _anchor_tensors(source, f"{golden.anchor}.inputs.")
         if not recorded:
             raise PublishFailed(
                 f"the anchor has no golden inputs {golden.anchor}.inputs.0",
                 code="golden-inputs-missing",
             )
-        found = _unflatten(recorded, recipe.spec) if recipe.spec else GoldenInputs(tuple(recorded))
-        return found, _anchor_tensors(given, f"{golden.anchor}.outputs.")
+        inputs = _unflatten(recorded, recipe.spec) if recipe.spec else GoldenInputs(tuple(recorded))
+        return inputs, _anchor_tensors(source, f"{golden.anchor}.outputs.")
     assert golden.inputs is not None
     make = import_function(golden.inputs, recipe.folder)
     try:
-        made = make()
+        value = make()
     except Exception as error:  # of the user's code
         raise_if_transient(
             f"{golden.inputs} cannot give inputs now: {describe_error(error)}", error
@@ -80,24 +82,24 @@ def golden_inputs(recipe: recipes.Recipe, given: TensorSource) -> tuple[GoldenIn
             code="golden-function-failed",
         ) from error
     try:
-        return GoldenInputs(*call_arguments(made)), []
+        return GoldenInputs(*call_arguments(value)), []
     except ValueError as error:
         raise UsageError(
             f"{golden.inputs} must give {error}", code="golden-inputs-malformed"
         ) from None
 
 
-def _anchor_tensors(given: TensorSource, prefix: str) -> list[Tensor]:
-    found: list[Tensor] = []
-    while f"{prefix}{len(found)}" in given.shapes:
-        found.append(read_tensor(given, f"{prefix}{len(found)}"))
-    return found
+def _anchor_tensors(source: TensorSource, prefix: str) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    while f"{prefix}{len(tensors)}" in source.shapes:
+        tensors.append(read_tensor(source, f"{prefix}{len(tensors)}"))
+    return tensors
 
 
-def golden_tensors(given: GoldenInputs, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+def golden_tensors(inputs: GoldenInputs, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
     """As they lie in a snapshot."""
-    ins = {f"inputs.{at}": one for at, one in enumerate(given.tensors)}
-    return ins | {f"outputs.{at}": one for at, one in enumerate(outputs)}
+    tensors = {f"inputs.{index}": tensor for index, tensor in enumerate(inputs.tensors)}
+    return tensors | {f"outputs.{index}": tensor for index, tensor in enumerate(outputs)}
 
 
 def read_golden(tensors: Mapping[str, Tensor], spec: str) -> tuple[GoldenInputs, list[Tensor]]:
@@ -120,22 +122,22 @@ def _numbered(tensors: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
     return [tensors[f"{prefix}{at}"] for at in range(count)]
 
 
-def max_difference(said: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+def max_difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest between outputs: absolute for small values, relative for those above 1."""
-    if [one.shape for one in said] != [one.shape for one in wanted]:
+    if [output.shape for output in outputs] != [output.shape for output in expected]:
         raise PublishFailed(
-            f"the outputs have the shapes {[list(one.shape) for one in said]} instead of "
-            f"{[list(one.shape) for one in wanted]}",
+            f"the outputs have the shapes {[list(output.shape) for output in outputs]} instead of "
+            f"{[list(output.shape) for output in expected]}",
             code="golden-shape-mismatch",
         )
     worst = 0.0
-    for one, other in zip(said, wanted, strict=True):
+    for output, other in zip(outputs, expected, strict=True):
         if other.numel():
-            gap = (one.double() - other.double()).abs() / (1 + other.double().abs())
+            gap = (output.double() - other.double()).abs() / (1 + other.double().abs())
             worst = max(worst, float(gap.nan_to_num(nan=float("inf")).max()))
     return worst
 
 
-def all_finite(said: Sequence[Tensor]) -> bool:
+def all_finite(outputs: Sequence[Tensor]) -> bool:
     """Whether every number is one."""
-    return all(bool(one.isfinite().all()) for one in said)
+    return all(bool(output.isfinite().all()) for output in outputs)

@@ -61,7 +61,7 @@ class _PublishJob:
     recipe: Recipe
     store: SnapshotStore
     targets: Mapping[str, Target]
-    examine: TargetChecker
+    check_target: TargetChecker
     orderly: bool
 
     @property
@@ -76,47 +76,47 @@ def publish(
     *,
     again: bool = False,
     orderly: bool = False,
-    examine: TargetChecker = check_in_subprocess,
+    check_target: TargetChecker = check_in_subprocess,
 ) -> Outcome:
     """Publish an anchor, once under each recipe.
 
     `again`: even if that was done before. `orderly`: it serves only if no later anchor of the same
     store does. AlreadyPublishing is raised if another worker is at it.
     """
-    targets = {one.name: load_target(one.name, one.options) for one in recipe.targets}
-    told = anchor.extra.get(SERVING_INFO)
-    told = told if isinstance(told, dict) else {}
-    recipe = complete_recipe(recipe, anchor.path, told, trusted=is_trusted(anchor))
-    job = _PublishJob(anchor, recipe, store, targets, examine, orderly)
+    targets = {target.name: load_target(target.name, target.options) for target in recipe.targets}
+    info = anchor.extra.get(SERVING_INFO)
+    info = info if isinstance(info, dict) else {}
+    recipe = complete_recipe(recipe, anchor.path, info, trusted=is_trusted(anchor))
+    job = _PublishJob(anchor, recipe, store, targets, check_target, orderly)
     store.sweep()
-    with store.publishing(), lease(store.place, job.key):
-        done = store.noted(job.key)
-        if isinstance(done.get("snapshot"), str) and not again:
+    with store.sweep_blocked(), lease(store.place, job.key):
+        outcome = store.outcome_of(job.key)
+        if isinstance(outcome.get("snapshot"), str) and not again:
             with contextlib.suppress(UsageError, SnapshotDamaged):  # it is not kept any more
-                found = store.snapshot(done["snapshot"])
-                if not store.damage(found):
-                    return Outcome(found, fresh=False)
+                earlier = store.snapshot(outcome["snapshot"])
+                if not store.damage(earlier):
+                    return Outcome(earlier, fresh=False)
         if anchor.damage:
-            why, code = split_code(anchor.damage)
+            reason, code = split_code(anchor.damage)
             if code in UNREADABLE_CODES:
-                text = f"{anchor.path} is not published now: {why}"
+                text = f"{anchor.path} is not published now: {reason}"
                 raise PublishDeferred(text, code=code)
-            text = f"{anchor.path} is not published: {why}"
+            text = f"{anchor.path} is not published: {reason}"
             raise CheckpointDamaged(text, code=code or "checkpoint-damaged")
         with os_errors_as_save_failed(f"{anchor.path} cannot be published"):
             try:
-                made = _publish(job, reuse=True)
+                snapshot = _publish(job, reuse=True)
             except CachedCodeMismatch:
-                made = _publish(job, reuse=False)
+                snapshot = _publish(job, reuse=False)
     store.sweep()
-    return Outcome(made, fresh=True)
+    return Outcome(snapshot, fresh=True)
 
 
 def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
-    shelf = CompiledCodeCache(job.store, reuse=reuse)
+    cache = CompiledCodeCache(job.store, reuse=reuse)
     with job.store.scratch() as folder:
-        product = make_files(job.anchor, job.recipe, job.store, job.targets, folder, shelf)
-        begun = time.monotonic()
+        product = make_files(job.anchor, job.recipe, job.store, job.targets, folder, cache)
+        started = time.monotonic()
         serving = _serving_snapshot(job.store)
         answers = _check_targets(job, product.files, product.of, folder / "now")
         reasons = [
@@ -124,10 +124,10 @@ def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
             for name, answer in answers.items()
             for reason in validate.target_reasons(name, answer, job.targets[name].tolerance)
         ]
-        if shelf.reused and any(reason.code not in validate.TRANSIENT_CODES for reason in reasons):
+        if cache.reused and any(reason.code not in validate.TRANSIENT_CODES for reason in reasons):
             raise CachedCodeMismatch
         before = _check_serving(job, serving, folder / "before")
-    product.seconds["examine"] = round(time.monotonic() - begun, 3)
+    product.seconds["examine"] = round(time.monotonic() - started, 3)
     limits = job.recipe.limits
     manifest = _manifest(job, product, answers)
     reasons += validate.size_reasons(
@@ -146,9 +146,9 @@ def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
         raise PublishFailed(
             f"{job.anchor.path} is not published: {text}", code="snapshot-rejected", reasons=codes
         )
-    made = job.store.commit(manifest, job.key, job.recipe.keep, orderly=job.orderly)
-    shelf.keep(product.files)
-    return made
+    snapshot = job.store.commit(manifest, job.key, job.recipe.keep, orderly=job.orderly)
+    cache.record(product.files)
+    return snapshot
 
 
 def _serving_snapshot(store: SnapshotStore) -> Snapshot | None:
@@ -167,19 +167,19 @@ def _check_targets(
 ) -> dict[str, CheckResult]:
     """What each target says, from the files as they are in the store."""
     folder.mkdir()
-    paths = {name: str(job.store.checked(file, name, folder)) for name, file in files.items()}
+    paths = {name: str(job.store.fetch(file, name, folder)) for name, file in files.items()}
     return {
-        one.name: job.examine(
+        target.name: job.check_target(
             TargetCheck(
-                one.name,
-                one.options,
-                {name: paths[name] for name in of[one.name]},
+                target.name,
+                target.options,
+                {name: paths[name] for name in of[target.name]},
                 job.recipe.model.factory,
                 str(job.recipe.folder),
             )
         )
-        for one in job.recipe.targets
-        if one.name in of
+        for target in job.recipe.targets
+        if target.name in of
     }
 
 
@@ -189,7 +189,7 @@ def _check_serving(
     """What the snapshot that serves takes on this machine, where that is limited."""
     if serving is None or job.recipe.limits.latency_growth is None:
         return {}
-    of = {name: made.files for name, made in serving.manifest.targets.items()}
+    of = {name: target.files for name, target in serving.manifest.targets.items()}
     try:
         return _check_targets(job, serving.manifest.files, of, folder)
     except SnapshotDamaged:
@@ -214,7 +214,7 @@ def _manifest(
         number=0,  # given at the commit, where it is also seen whether it is to serve
         made=time.time(),
         current=True,
-        anchor={**job.anchor.told(), "key": job.key},
+        anchor={**job.anchor.to_manifest(), "key": job.key},
         recipe=job.recipe.digest,
         files=product.files,
         targets={name: TargetRecord(product.of[name], metrics[name]) for name in product.of},
@@ -230,7 +230,7 @@ class AfterPublish:
     recipe: Recipe
     store: SnapshotStore
     registry: Registry | None
-    say: Say
+    log: Say
 
     @contextlib.contextmanager
     def registering(self) -> Iterator[None]:
@@ -243,26 +243,26 @@ class AfterPublish:
             raise
         self.register()
 
-    def release(self, anchor: Anchor, own: str) -> None:
-        """Let retention have the anchor, if the recipe says so; `own` is our claim on it."""
-        if self.recipe.release and claims.release_anchor(anchor, own):
-            self.say(f"released {anchor.path}")
+    def release(self, anchor: Anchor, own_claim: str) -> None:
+        """Release the anchor to retention if the recipe says so; `own_claim`: of this worker."""
+        if self.recipe.release and claims.release_anchor(anchor, own_claim):
+            self.log(f"released {anchor.path}")
 
     def register(self) -> None:
         """Bring the registry to where the store is."""
-        told = self.recipe.registry
-        if told is None or self.registry is None:
+        options = self.recipe.registry
+        if options is None or self.registry is None:
             return
-        version = registries.follow(self.store, told, self.registry)
+        version = registries.follow(self.store, options, self.registry)
         if version is not None:
-            self.say(f"registered as version {version} of {told.mlflow}, {told.alias}")
+            self.log(f"registered as version {version} of {options.mlflow}, {options.alias}")
 
 
-def after_publish(recipe: Recipe, store: SnapshotStore, say: Say) -> AfterPublish:
+def after_publish(recipe: Recipe, store: SnapshotStore, log: Say) -> AfterPublish:
     """For one publish, or for many."""
-    told = recipe.registry
-    if told is None:
-        return AfterPublish(recipe, store, None, say)
-    registry = registries.open_registry(told)
-    registries.begin(store, told)
-    return AfterPublish(recipe, store, registry, say)
+    options = recipe.registry
+    if options is None:
+        return AfterPublish(recipe, store, None, log)
+    registry = registries.open_registry(options)
+    registries.begin(store, options)
+    return AfterPublish(recipe, store, registry, log)

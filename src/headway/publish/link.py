@@ -11,7 +11,6 @@ from typing import Any
 from headway import sdk
 from headway.errors import HeadwayError
 from headway.journal import run_files
-from headway.journal import run_files as notes
 from headway.publish import job
 from headway.publish.anchor import Anchor
 from headway.publish.job import Outcome
@@ -29,48 +28,48 @@ def with_training_run(anchor: Anchor, run: str | None) -> Anchor:
     return replace(anchor, extra={**anchor.extra, "run": name, "ledger": str(path)})
 
 
-def publish_linked(anchor: Anchor, recipe: Recipe, store: SnapshotStore, **how: Any) -> Outcome:
+def publish_linked(anchor: Anchor, recipe: Recipe, store: SnapshotStore, **options: Any) -> Outcome:
     """As usual; in the end its own journal and the folder of the training say how that ended."""
-    known: dict[str, Any] = {"anchor": anchor.path, "store": store.place.url, "snapshot": ""}
-    known |= {"error": "it was ended half-way"}
-    begun = time.monotonic()
+    fields: dict[str, Any] = {"anchor": anchor.path, "store": store.place.url, "snapshot": ""}
+    fields |= {"error": "it was ended half-way"}
+    started = time.monotonic()
     try:
         with sdk.span("publish"):
-            outcome = job.publish(anchor, recipe, store, **how)
+            outcome = job.publish(anchor, recipe, store, **options)
     except AlreadyPublishing:
-        known.clear()  # another one is at it, and will say
+        fields.clear()  # another one is at it, and will say
         raise
     except Exception as error:
-        known["error"] = str(error) or type(error).__name__
+        fields["error"] = str(error) or type(error).__name__
         raise
     else:
-        known |= {"snapshot": outcome.snapshot.name, "error": ""}
+        fields |= {"snapshot": outcome.snapshot.name, "error": ""}
         if not outcome.fresh:  # what it took when it was made
-            known["seconds"] = sum(outcome.snapshot.manifest.seconds.values())
+            fields["seconds"] = sum(outcome.snapshot.manifest.seconds.values())
         return outcome
     finally:
-        if known:
-            _record(anchor, {"seconds": time.monotonic() - begun, **known})
+        if fields:
+            _record(anchor, {"seconds": time.monotonic() - started, **fields})
 
 
-def _record(anchor: Anchor, known: dict[str, Any]) -> None:
+def _record(anchor: Anchor, fields: dict[str, Any]) -> None:
     training = {key: anchor.extra.get(key) for key in ("run", "ledger")}
-    _emit({**known, **training})
+    _emit({**fields, **training})
     path = Path(str(training["ledger"] or ""))
     if training["ledger"] and (path / run_files.JOURNAL).is_dir():
         with contextlib.suppress(OSError):  # it may be another user's
-            notes.write_publish_note(
-                path, {**notes.read_publish_note(path), **known, "ended": time.time()}
+            run_files.write_publish_note(
+                path, {**run_files.read_publish_note(path), **fields, "ended": time.time()}
             )
             _rewrite_results(path)
 
 
-def _emit(told: dict[str, Any]) -> None:
+def _emit(fields: dict[str, Any]) -> None:
     recorder = sdk.active_recorder()
     if recorder is not None:
         from headway.probe.recorder import guard
 
-        guard("publish", lambda: recorder.emit("published", **told))
+        guard("publish", lambda: recorder.emit("published", **fields))
 
 
 def _rewrite_results(path: Path) -> None:

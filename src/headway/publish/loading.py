@@ -15,8 +15,7 @@ from headway.errors import SnapshotDamaged, UsageError
 from headway.publish import safetensors_io
 from headway.publish.snapshot import SNAPSHOT_NAME, Snapshot, SnapshotFile, decode, fetch_verified
 from headway.publish.store import LATEST, SnapshotStore
-from headway.publish.targets.base import CONFIG, WEIGHTS, SnapshotContent
-from headway.publish.targets.base import load_target as known
+from headway.publish.targets.base import CONFIG, WEIGHTS, SnapshotContent, load_target
 from headway.storage.place import LocalPlace
 
 
@@ -30,7 +29,7 @@ class SnapshotFolder:
         """The one that it is, whatever is asked for."""
         return decode(self._name, self._place.read(f"{self._name}.json"))
 
-    def checked(self, file: SnapshotFile, name: str, folder: Path) -> Path:
+    def fetch(self, file: SnapshotFile, name: str, folder: Path) -> Path:
         """A file, every byte of it looked at."""
         return fetch_verified(self._place, name, file, name, folder)
 
@@ -38,8 +37,8 @@ class SnapshotFolder:
 def open_snapshot_folder(folder: str | os.PathLike[str]) -> SnapshotFolder | None:
     """What lies in a folder, if that is one snapshot by itself."""
     path = Path(folder)
-    found = [one.stem for one in path.glob("*.json") if SNAPSHOT_NAME.fullmatch(one.stem)]
-    return SnapshotFolder(path, found[0]) if len(found) == 1 else None
+    names = [file.stem for file in path.glob("*.json") if SNAPSHOT_NAME.fullmatch(file.stem)]
+    return SnapshotFolder(path, names[0]) if len(names) == 1 else None
 
 
 def load(
@@ -55,32 +54,34 @@ def load(
     Nothing in a store is unpickled, and no name in it is imported: weights alone need the
     `factory` of the model. Compiled code is run as it is: load it from stores that you trust.
     """
-    shelf = open_snapshot_folder(store) or SnapshotStore(store)
-    one = shelf.snapshot(snapshot)
-    made = one.manifest.targets
-    name = next(iter(made)) if target is None else target
-    if name not in made:
+    source = open_snapshot_folder(store) or SnapshotStore(store)
+    chosen = source.snapshot(snapshot)
+    targets = chosen.manifest.targets
+    name = next(iter(targets)) if target is None else target
+    if name not in targets:
         raise UsageError(
-            f"the snapshot {one.name} has no {name}; it has {', '.join(made)}",
+            f"the snapshot {chosen.name} has no {name}; it has {', '.join(targets)}",
             code="target-not-in-snapshot",
         )
     folder = Path(tempfile.mkdtemp(prefix="headway-snapshot-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    wanted = made[name].files
+    names = targets[name].files
     for needed in (CONFIG, WEIGHTS):
-        if needed not in wanted:
-            raise SnapshotDamaged(f"the snapshot {one.name} has no {needed}", code="file-missing")
-    files = {file: shelf.checked(one.manifest.files[file], file, folder) for file in wanted}
+        if needed not in names:
+            raise SnapshotDamaged(
+                f"the snapshot {chosen.name} has no {needed}", code="file-missing"
+            )
+    files = {file: source.fetch(chosen.manifest.files[file], file, folder) for file in names}
     opened = SnapshotContent(files, _config(files), safetensors_io.read(files[WEIGHTS]), factory)
-    return known(name, options or {}).open(opened)
+    return load_target(name, options or {}).open(opened)
 
 
 def _config(files: Mapping[str, Path]) -> dict[str, Any]:
     try:
-        found = json.loads(files[CONFIG].read_bytes())
-        fine = all(isinstance(found[name], dict) for name in ("arguments", "tables"))
+        config = json.loads(files[CONFIG].read_bytes())
+        valid = all(isinstance(config[name], dict) for name in ("arguments", "tables"))
     except (ValueError, KeyError, TypeError, RecursionError):
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise SnapshotDamaged(f"{CONFIG} makes no sense", code="snapshot-config-invalid")
-    return dict(found)
+    return dict(config)

@@ -50,20 +50,20 @@ def make_files(
     with _timed(seconds, "load"):
         # First the user's code: it may allow classes that the anchor needs.
         built = model.build_model(recipe.model.factory, recipe.model.arguments, recipe.folder)
-        given = open_source(fetch_anchor(anchor, folder))
-        inputs, recorded = golden.golden_inputs(recipe, given)
-        model.load_weights(built, given, recipe.model)
+        source = open_source(fetch_anchor(anchor, folder))
+        inputs, recorded = golden.golden_inputs(recipe, source)
+        model.load_weights(built, source, recipe.model)
     with _timed(seconds, "process"):
-        outputs, told = _process_tables(anchor, recipe, built, given, inputs, recorded)
+        outputs, table_configs = _process_tables(anchor, recipe, built, source, inputs, recorded)
     files: dict[str, SnapshotFile] = {}
     of: dict[str, tuple[str, ...]] = {}
-    for name, one in targets.items():
+    for name, target in targets.items():
         with _timed(seconds, name):
-            own = folder / "made" / name
-            own.mkdir(parents=True)
-            work = Work(built, inputs, recipe.golden.batch, own, packages)
+            target_folder = folder / "made" / name
+            target_folder.mkdir(parents=True)
+            work = Work(built, inputs, recipe.golden.batch, target_folder, packages)
             try:
-                made = one.make(work)
+                names = target.make(work)
             except HeadwayError:
                 raise
             except Exception as error:  # it may be the user's own
@@ -76,14 +76,14 @@ def make_files(
                     f"{name} cannot be made: {failures.describe_error(error)}",
                     code="target-not-made",
                 ) from error
-            for file in made:
-                files[file] = store.add(_file_pieces(own / file), Path(file).suffix)
-            of[name] = (*SHARED_FILES, *made)
+            for file in names:
+                files[file] = store.add(_file_pieces(target_folder / file), Path(file).suffix)
+            of[name] = (*SHARED_FILES, *names)
     with _timed(seconds, "write"):
         config = {
             "factory": recipe.model.factory,
             "arguments": dict(recipe.model.arguments),
-            "tables": told,
+            "tables": table_configs,
             "inputs": inputs.spec,
         }
         files[WEIGHTS] = store.add(_tensor_pieces(built.state_dict()), safetensors_io.SUFFIX)
@@ -98,41 +98,41 @@ def _process_tables(
     anchor: Anchor,
     recipe: Recipe,
     built: nn.Module,
-    given: TensorSource,
+    source: TensorSource,
     inputs: golden.GoldenInputs,
     recorded: list[Tensor],
 ) -> tuple[list[Tensor], dict[str, Any]]:
     """What the model says once its tables are as they serve, and what is told of them."""
-    refused = f"{anchor.path} is not published"
+    prefix = f"{anchor.path} is not published"
     outputs = inputs.call(built)
     if not golden.all_finite(outputs):
         raise PublishFailed(
-            f"{refused}: the model gives numbers that are not finite", code="model-not-finite"
+            f"{prefix}: the model gives numbers that are not finite", code="model-not-finite"
         )
     if recorded:
         gap = golden.max_difference(outputs, recorded)
         if gap > recipe.golden.tolerance:
             raise PublishFailed(
-                f"{refused}: the model differs by {gap:.3g} from the outputs recorded with it, "
+                f"{prefix}: the model differs by {gap:.3g} from the outputs recorded with it, "
                 f"and {recipe.golden.tolerance:g} is allowed",
                 code="golden-outputs-differ",
             )
-    told = tables.process(built, recipe.tables, given)
-    if not told:
-        return outputs, told
+    table_configs = tables.process(built, recipe.tables, source)
+    if not table_configs:
+        return outputs, table_configs
     smaller = inputs.call(built)
     gap = golden.max_difference(smaller, outputs)
     if gap > recipe.tables.tolerance:
         raise PublishFailed(
-            f"{refused}: with smaller tables the model differs by {gap:.3g}, "
+            f"{prefix}: with smaller tables the model differs by {gap:.3g}, "
             f"and {recipe.tables.tolerance:g} is allowed",
             code="smaller-tables-differ",
         )
-    return smaller, told
+    return smaller, table_configs
 
 
-def _tensor_pieces(held: Mapping[str, Tensor]) -> Callable[[], Iterable[memoryview]]:
-    return lambda: safetensors_io.pieces(held)
+def _tensor_pieces(tensors: Mapping[str, Tensor]) -> Callable[[], Iterable[memoryview]]:
+    return lambda: safetensors_io.pieces(tensors)
 
 
 def _file_pieces(path: Path) -> Callable[[], Iterable[memoryview]]:
@@ -141,6 +141,6 @@ def _file_pieces(path: Path) -> Callable[[], Iterable[memoryview]]:
 
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    begun = time.monotonic()
+    started = time.monotonic()
     yield
-    seconds[name] = round(time.monotonic() - begun, 3)
+    seconds[name] = round(time.monotonic() - started, 3)

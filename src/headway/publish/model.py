@@ -30,39 +30,39 @@ def import_function(name: str, folder: Path) -> Callable[..., Any]:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        found = getattr(importlib.import_module(module), function, None)
+        value = getattr(importlib.import_module(module), function, None)
     except Exception as error:  # of the user's code
         raise_if_transient(f"{name} cannot be imported now: {describe_error(error)}", error)
         raise UsageError(
             f"{name} cannot be imported: {describe_error(error)}", code="module-not-importable"
         ) from error
-    if not callable(found):
+    if not callable(value):
         raise UsageError(
             f"there is no function {function!r} in {module}",
             code="function-not-found",
             function=function,
         )
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def build_model(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module:
     """The model as it serves: on the CPU, and nothing in it is trained."""
     make = import_function(factory, folder)
     try:
-        made = build_without_init(make, arguments)
+        model = build_without_init(make, arguments)
     except Exception as error:  # of the user's code
         raise_if_transient(f"{factory} cannot build the model now: {describe_error(error)}", error)
         raise UsageError(
             f"{factory} cannot build the model: {describe_error(error)}", code="model-not-built"
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(model, nn.Module):
         raise UsageError(
-            f"{factory} gives a {type(made).__name__}, but it must be a module",
+            f"{factory} gives a {type(model).__name__}, but it must be a module",
             code="factory-gives-no-module",
         )
-    for tensor in (*made.parameters(), *made.buffers()):
+    for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.contiguous()  # as it will lie in the file
-    return made.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 def build_without_init(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -82,52 +82,52 @@ _building = threading.RLock()  # another one at a time would take stand-ins for 
 
 @contextlib.contextmanager
 def _init_skipped() -> Iterator[None]:
-    kept = {
-        name: known
-        for name, known in vars(nn.init).items()
-        if name.endswith("_") and not name.startswith("_") and callable(known)
+    originals = {
+        name: original
+        for name, original in vars(nn.init).items()
+        if name.endswith("_") and not name.startswith("_") and callable(original)
     }
 
-    here = threading.get_ident()
+    thread = threading.get_ident()
 
-    def skipping(known: Callable[..., Any]) -> Callable[..., Any]:
+    def skipping(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(tensor: Any, *args: Any, **more: Any) -> Any:
-            whole = isinstance(tensor, nn.Parameter) and threading.get_ident() == here
-            return tensor if whole else known(tensor, *args, **more)
+            skip = isinstance(tensor, nn.Parameter) and threading.get_ident() == thread
+            return tensor if skip else original(tensor, *args, **more)
 
         return init
 
     try:
-        for name, known in kept.items():
-            setattr(nn.init, name, skipping(known))
+        for name, original in originals.items():
+            setattr(nn.init, name, skipping(original))
         yield
     finally:
-        for name, known in kept.items():
-            setattr(nn.init, name, known)
+        for name, original in originals.items():
+            setattr(nn.init, name, original)
 
 
-def load_weights(model: nn.Module, given: TensorSource, recipe: ModelOptions) -> None:
+def load_weights(model: nn.Module, source: TensorSource, recipe: ModelOptions) -> None:
     """Every tensor of the model gets what the anchor has of it; nothing is left over."""
     tensors = model.state_dict()
-    parts = recipe.weights or (_default_part(given, tensors),)
-    known = {part: _tensors_of_part(given, part) for part in parts}
-    for part, names in known.items():
+    parts = recipe.weights or (_default_part(source, tensors),)
+    names_of_parts = {part: _tensors_of_part(source, part) for part in parts}
+    for part, names in names_of_parts.items():
         if not names:
             raise PublishFailed(
-                f"the anchor has no part {part!r}; it has {_parts(given)}",
+                f"the anchor has no part {part!r}; it has {_parts(source)}",
                 code="anchor-part-missing",
                 part=part,
             )
-    extra = known[parts[0]].keys() - tensors.keys()
-    extra = {one for one in extra if not _matches(one, recipe.ignore)}
+    extra = names_of_parts[parts[0]].keys() - tensors.keys()
+    extra = {name for name in extra if not _matches(name, recipe.ignore)}
     if extra:
         raise _mismatch(
             recipe,
             f"the anchor has {_summary(extra)}, which the model has not",
             code="tensor-not-in-model",
         )
-    chosen = {name: _first(name, known.values()) for name in tensors}
-    missing = {name for name, where in chosen.items() if where is None}
+    chosen = {name: _first(name, names_of_parts.values()) for name in tensors}
+    missing = {name for name, stored_name in chosen.items() if stored_name is None}
     if missing:
         raise _mismatch(
             recipe,
@@ -135,35 +135,35 @@ def load_weights(model: nn.Module, given: TensorSource, recipe: ModelOptions) ->
             code="tensor-not-in-anchor",
         )
     for name, tensor in tensors.items():
-        where = chosen[name]
-        assert where is not None
-        shape = given.shapes[where][0]
+        stored_name = chosen[name]
+        assert stored_name is not None
+        shape = source.shapes[stored_name][0]
         if shape != tuple(tensor.shape):
             sizes = f"{name} is {list(shape)} in the anchor and {list(tensor.shape)} in the model"
             raise _mismatch(recipe, sizes, code="tensor-shape-mismatch")
     for name, tensor in tensors.items():
-        given.read(str(chosen[name]), tensor)
+        source.read(str(chosen[name]), tensor)
 
 
-def _default_part(given: TensorSource, tensors: Mapping[str, Any]) -> str:
-    fitting = (
-        part for part in DEFAULT_PARTS if _tensors_of_part(given, part).keys() >= tensors.keys()
+def _default_part(source: TensorSource, tensors: Mapping[str, Any]) -> str:
+    complete = (
+        part for part in DEFAULT_PARTS if _tensors_of_part(source, part).keys() >= tensors.keys()
     )
-    found = (part for part in DEFAULT_PARTS if _tensors_of_part(given, part))
-    return next(fitting, next(found, ""))
+    present = (part for part in DEFAULT_PARTS if _tensors_of_part(source, part))
+    return next(complete, next(present, ""))
 
 
-def _tensors_of_part(given: TensorSource, part: str) -> dict[str, str]:
+def _tensors_of_part(source: TensorSource, part: str) -> dict[str, str]:
     """What the model calls the tensors of a part, and what the anchor does."""
     prefix = f"{part}." if part else ""
-    found = {}
-    for name in given.shapes:
+    names = {}
+    for name in source.shapes:
         if name.startswith(prefix):
             bare = name.removeprefix(prefix)
             while bare.startswith(WRAPPERS):
                 bare = bare.partition(".")[2]
-            found[bare] = name
-    return found
+            names[bare] = name
+    return names
 
 
 def _first(name: str, parts: Iterable[Mapping[str, str]]) -> str | None:
@@ -174,8 +174,8 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _mismatch(recipe: ModelOptions, why: str, *, code: str) -> PublishFailed:
-    return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {why}", code=code)
+def _mismatch(recipe: ModelOptions, reason: str, *, code: str) -> PublishFailed:
+    return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {reason}", code=code)
 
 
 def _summary(names: set[str]) -> str:
@@ -183,5 +183,5 @@ def _summary(names: set[str]) -> str:
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
 
 
-def _parts(given: TensorSource) -> str:
-    return ", ".join(sorted({name.partition(".")[0] for name in given.shapes})) or "no tensors"
+def _parts(source: TensorSource) -> str:
+    return ", ".join(sorted({name.partition(".")[0] for name in source.shapes})) or "no tensors"

@@ -114,19 +114,19 @@ def read_recipe(path: Path) -> Recipe:
             f"there is no recipe {path}; `headway publish --help` shows one",
             code="recipe-not-found",
         )
-    found = read_toml(path)
+    content = read_toml(path)
     sections = ("model", "golden", "tables", "limits", "targets", "registry")
-    _check_keys(found, (*sections, "keep", "release", "script"), f"{path.name} has no section")
-    if not found.get("targets"):
+    _check_keys(content, (*sections, "keep", "release", "script"), f"{path.name} has no section")
+    if not content.get("targets"):
         raise UsageError(f"{path.name} needs a section [targets]", code="recipe-without-targets")
-    keep = found.get("keep", 5)
+    keep = content.get("keep", 5)
     if type(keep) is not int or keep < 1:
         raise UsageError(
             f"{path.name} sets keep to {keep!r}, but it must be 1 or more",
             code="recipe-value-invalid",
         )
-    model = _parse_section(ModelOptions, found.get("model", {}), f"{path.name} [model]")
-    golden = _parse_section(GoldenOptions, found.get("golden", {}), f"{path.name} [golden]")
+    model = _parse_section(ModelOptions, content.get("model", {}), f"{path.name} [model]")
+    golden = _parse_section(GoldenOptions, content.get("golden", {}), f"{path.name} [golden]")
     if golden.inputs is not None and golden.anchor is not None:
         raise UsageError(
             f"{path.name} [golden] has inputs and anchor; it can only have one",
@@ -137,25 +137,25 @@ def read_recipe(path: Path) -> Recipe:
             raise UsageError(
                 f"{path.name}: {name!r} is not like module:function", code="function-malformed"
             )
-    release = found.get("release", False)
+    release = content.get("release", False)
     if type(release) is not bool:
         raise UsageError(
             f"{path.name} sets release to {release!r}, but it must be a switch",
             code="recipe-value-invalid",
         )
     _parse_value(
-        "tuple", found.get("script", []), path.name, "script"
+        "tuple", content.get("script", []), path.name, "script"
     )  # for --auto: session/auto.py
-    made_of = {name: told for name, told in found.items() if name not in NOT_IN_DIGEST}
+    made_of = {name: value for name, value in content.items() if name not in NOT_IN_DIGEST}
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode())
     return Recipe(
         model=model,
         golden=golden,
-        tables=_parse_section(TableOptions, found.get("tables", {}), f"{path.name} [tables]"),
-        limits=_parse_section(Limits, found.get("limits", {}), f"{path.name} [limits]"),
-        targets=_parse_targets(found["targets"], f"{path.name} [targets]"),
-        registry=_parse_section(RegistryOptions, found["registry"], f"{path.name} [registry]")
-        if "registry" in found
+        tables=_parse_section(TableOptions, content.get("tables", {}), f"{path.name} [tables]"),
+        limits=_parse_section(Limits, content.get("limits", {}), f"{path.name} [limits]"),
+        targets=_parse_targets(content["targets"], f"{path.name} [targets]"),
+        registry=_parse_section(RegistryOptions, content["registry"], f"{path.name} [registry]")
+        if "registry" in content
         else None,
         keep=keep,
         release=release,
@@ -165,14 +165,14 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def complete_recipe(
-    recipe: Recipe, anchor: str, told: Mapping[str, Any], *, trusted: bool = True
+    recipe: Recipe, anchor: str, info: Mapping[str, Any], *, trusted: bool = True
 ) -> Recipe:
     """With what was told at an anchor where the recipe is silent; PublishFailed if both are.
 
     `trusted`: nobody else can have written the anchor, so that code which it names may be run.
     """
     model, golden = recipe.model, recipe.golden
-    factory, arguments = told.get("factory"), told.get("arguments") or {}
+    factory, arguments = info.get("factory"), info.get("arguments") or {}
     if not model.factory:
         if not isinstance(factory, str) or not isinstance(arguments, dict):
             raise PublishFailed(
@@ -186,7 +186,7 @@ def complete_recipe(
                 classes=[factory],
             )
         model = replace(model, factory=factory, arguments={**arguments, **model.arguments})
-    spec = told.get("inputs")
+    spec = info.get("inputs")
     if golden.inputs is None and golden.anchor in (None, GOLDEN_PART):
         if not isinstance(spec, str) and golden.anchor is None:
             raise PublishFailed(
@@ -218,68 +218,70 @@ def _is_plain(spec: str) -> bool:
     return True
 
 
-def _parse_targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
-    made = []
-    for name, options in _require_table(found, where).items():
-        made.append(TargetOptions(name, _require_table(options, f"{where[:-1]}.{name}]")))
-        base.check_target_options(name, made[-1].options)
-    return tuple(made)
+def _parse_targets(content: Any, section: str) -> tuple[TargetOptions, ...]:
+    targets = []
+    for name, options in _require_table(content, section).items():
+        targets.append(TargetOptions(name, _require_table(options, f"{section[:-1]}.{name}]")))
+        base.check_target_options(name, targets[-1].options)
+    return tuple(targets)
 
 
-def _require_table(found: Any, where: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _require_table(value: Any, section: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise UsageError(
-            f"{where} is {found!r}, but it must be a table", code="recipe-value-invalid"
+            f"{section} is {value!r}, but it must be a table", code="recipe-value-invalid"
         )
-    return found
+    return value
 
 
-def _parse_section(kind: type[T], found: Any, where: str) -> T:
-    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-    given = _require_table(found, where)
-    _check_keys(given, known, f"{where} has no")
-    for name, one in known.items():
-        needed = one.default is MISSING and one.default_factory is MISSING
-        if needed and name not in given:
-            raise UsageError(f"{where} needs {name!r}", code="recipe-key-missing", key=name)
-    values = {name: _parse_value(str(known[name].type), given[name], where, name) for name in given}
+def _parse_section(kind: type[T], content: Any, section: str) -> T:
+    keys = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    table = _require_table(content, section)
+    _check_keys(table, keys, f"{section} has no")
+    for name, option in keys.items():
+        needed = option.default is MISSING and option.default_factory is MISSING
+        if needed and name not in table:
+            raise UsageError(f"{section} needs {name!r}", code="recipe-key-missing", key=name)
+    values = {
+        name: _parse_value(str(keys[name].type), table[name], section, name) for name in table
+    }
     return kind(**values)
 
 
-def _parse_value(kind: str, value: Any, where: str, name: str) -> Any:
+def _parse_value(kind: str, value: Any, section: str, name: str) -> Any:
     if kind.startswith("Prune"):
-        return _parse_section(Prune, value, f"{where[:-1]}.{name}]")
+        return _parse_section(Prune, value, f"{section[:-1]}.{name}]")
     if kind.startswith("tuple"):
         listed = [value] if isinstance(value, str) else value
-        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
             raise UsageError(
-                f"{where} sets {name} to {value!r}, but it must be a list of names",
+                f"{section} sets {name} to {value!r}, but it must be a list of names",
                 code="recipe-value-invalid",
             )
         return tuple(listed)
     if kind.startswith("Mapping"):
-        return _require_table(value, f"{where[:-1]}.{name}]")
+        return _require_table(value, f"{section[:-1]}.{name}]")
     forms = {"str": (str, "text"), "float": ((int, float), "a number"), "bool": (bool, "a switch")}
-    wanted, called = forms[kind.removesuffix(" | None")]
-    if not isinstance(value, wanted) or (called == "a number" and isinstance(value, bool)):  # type: ignore[arg-type]
+    expected, description = forms[kind.removesuffix(" | None")]
+    if not isinstance(value, expected) or (description == "a number" and isinstance(value, bool)):  # type: ignore[arg-type]
         raise UsageError(
-            f"{where} sets {name} to {value!r}, but it must be {called}",
+            f"{section} sets {name} to {value!r}, but it must be {description}",
             code="recipe-value-invalid",
         )
-    if called == "a number" and not value >= 0:
+    if description == "a number" and not value >= 0:
         raise UsageError(
-            f"{where} sets {name} to {value}, but it must be 0 or more",
+            f"{section} sets {name} to {value}, but it must be 0 or more",
             code="recipe-value-invalid",
         )
     return value
 
 
-def _check_keys(given: Mapping[str, Any], known: Any, sentence: str) -> None:
-    for name in given:
-        if name in known:
+def _check_keys(table: Mapping[str, Any], keys: Any, sentence: str) -> None:
+    for name in table:
+        if name in keys:
             continue
-        near = difflib.get_close_matches(name, known, 1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        near = difflib.get_close_matches(name, keys, 1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(keys)}"
         raise UsageError(
             f"{sentence} {name!r}; {meant}",
             code="recipe-key-unknown",

@@ -24,100 +24,102 @@ REGISTRY_LEASE = "registry"
 class Registry(Protocol):
     """Versions of one model."""
 
-    def version(self, one: Snapshot) -> str | None:
+    def find_version(self, snapshot: Snapshot) -> str | None:
         """That of a snapshot, if it is registered."""
 
-    def register(self, one: Snapshot, folder: Path) -> str:
+    def register(self, snapshot: Snapshot, folder: Path) -> str:
         """Make a version of it; its files lie in the folder."""
 
     def serve(self, version: str) -> None:
         """The alias names it from now on."""
 
 
-def open_registry(told: recipes.RegistryOptions) -> Registry:
+def open_registry(options: recipes.RegistryOptions) -> Registry:
     """The registry that a recipe names."""
     from headway.publish.registry_mlflow import MlflowRegistry
 
-    return MlflowRegistry(told)
+    return MlflowRegistry(options)
 
 
 def remembered_options(store: SnapshotStore) -> recipes.RegistryOptions | None:
     """The registry that snapshots of this store were last registered in."""
     try:
-        return recipes.RegistryOptions(**store.registered()["registry"])
+        return recipes.RegistryOptions(**store.registry_state()["registry"])
     except (KeyError, TypeError):
         return None
 
 
-def begin(store: SnapshotStore, told: recipes.RegistryOptions) -> None:
+def begin(store: SnapshotStore, options: recipes.RegistryOptions) -> None:
     """Snapshots that are made from now on are registered there, however long that takes."""
-    if store.registered().get("registry") == asdict(told):
+    if store.registry_state().get("registry") == asdict(options):
         return
-    with store.publishing(), wait_for_lease(store.place, REGISTRY_LEASE):
-        if store.registered().get("registry") != asdict(told):
-            store.keep_registered(_new_state(told, store.newest() + 1))
+    with store.sweep_blocked(), wait_for_lease(store.place, REGISTRY_LEASE):
+        if store.registry_state().get("registry") != asdict(options):
+            store.save_registry_state(_new_state(options, store.newest() + 1))
 
 
-def follow(store: SnapshotStore, told: recipes.RegistryOptions, registry: Registry) -> str | None:
+def follow(
+    store: SnapshotStore, options: recipes.RegistryOptions, registry: Registry
+) -> str | None:
     """Register what is new, and let the alias name what serves; its version, if that is another."""
     if store.latest() is None:
         return None
-    with store.publishing(), wait_for_lease(store.place, REGISTRY_LEASE):
+    with store.sweep_blocked(), wait_for_lease(store.place, REGISTRY_LEASE):
         serving = store.snapshot()
-        known = _read_state(store, told, serving)
+        state = _read_state(store, options, serving)
         due = [
-            one
-            for one in store.snapshots()
-            if one.name not in known["versions"]
-            and (one.manifest.number >= known["since"] or one == serving)
+            snapshot
+            for snapshot in store.snapshots()
+            if snapshot.name not in state["versions"]
+            and (snapshot.manifest.number >= state["since"] or snapshot == serving)
         ]
-        for one in due:
+        for snapshot in due:
             try:
-                known["versions"][one.name] = _register(store, one, registry)
+                state["versions"][snapshot.name] = _register(store, snapshot, registry)
             except SnapshotDamaged:
-                if one == serving:
+                if snapshot == serving:
                     raise
             else:
-                store.keep_registered(known)
-        if known["serving"] == serving.name:
+                store.save_registry_state(state)
+        if state["serving"] == serving.name:
             return None
-        version = str(known["versions"][serving.name])
+        version = str(state["versions"][serving.name])
         registry.serve(version)
-        store.keep_registered({**known, "serving": serving.name})
+        store.save_registry_state({**state, "serving": serving.name})
     return version
 
 
 def _read_state(
-    store: SnapshotStore, told: recipes.RegistryOptions, serving: Snapshot
+    store: SnapshotStore, options: recipes.RegistryOptions, serving: Snapshot
 ) -> dict[str, Any]:
     """What was registered there; of snapshots from before it began, only what serves is."""
-    fresh = _new_state(told, serving.manifest.number)
-    known = store.registered()
-    same = known.get("registry") == fresh["registry"] and known.keys() == fresh.keys()
-    if not same or not isinstance(known["versions"], dict) or type(known["since"]) is not int:
-        return fresh
-    here = {one.name for one in store.snapshots()}
-    kept = {name: version for name, version in known["versions"].items() if name in here}
-    return {**known, "versions": kept}
+    new = _new_state(options, serving.manifest.number)
+    state = store.registry_state()
+    same = state.get("registry") == new["registry"] and state.keys() == new.keys()
+    if not same or not isinstance(state["versions"], dict) or type(state["since"]) is not int:
+        return new
+    names = {snapshot.name for snapshot in store.snapshots()}
+    versions = {name: version for name, version in state["versions"].items() if name in names}
+    return {**state, "versions": versions}
 
 
-def _new_state(told: recipes.RegistryOptions, since: int) -> dict[str, Any]:
-    return {"registry": asdict(told), "since": since, "versions": {}, "serving": None}
+def _new_state(options: recipes.RegistryOptions, since: int) -> dict[str, Any]:
+    return {"registry": asdict(options), "since": since, "versions": {}, "serving": None}
 
 
-def _register(store: SnapshotStore, one: Snapshot, registry: Registry) -> str:
-    found = registry.version(one)
-    if found is not None:
-        return found
+def _register(store: SnapshotStore, snapshot: Snapshot, registry: Registry) -> str:
+    version = registry.find_version(snapshot)
+    if version is not None:
+        return version
     with tempfile.TemporaryDirectory(prefix="headway-registry-") as folder:
-        lay_out(store, one, Path(folder))
-        return registry.register(one, Path(folder))
+        lay_out(store, snapshot, Path(folder))
+        return registry.register(snapshot, Path(folder))
 
 
-def lay_out(store: SnapshotStore, one: Snapshot, folder: Path) -> None:
+def lay_out(store: SnapshotStore, snapshot: Snapshot, folder: Path) -> None:
     """Put a snapshot into an empty folder, every byte of it looked at; on a disk by links."""
-    for name, file in one.manifest.files.items():
-        path = store.checked(file, name, folder)
+    for name, file in snapshot.manifest.files.items():
+        path = store.fetch(file, name, folder)
         if path != folder / name:
             (folder / name).symlink_to(path)
-    (folder / f"{one.name}.json").write_bytes(encode(one.manifest)[1])
+    (folder / f"{snapshot.name}.json").write_bytes(encode(snapshot.manifest)[1])

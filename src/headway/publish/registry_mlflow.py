@@ -32,8 +32,8 @@ QUIET_ENV = {  # for whoever has not set it
 class MlflowRegistry:
     """The versions of one registered model."""
 
-    def __init__(self, told: recipes.RegistryOptions) -> None:
-        self._model, self._alias = told.mlflow, told.alias
+    def __init__(self, options: recipes.RegistryOptions) -> None:
+        self._model, self._alias = options.mlflow, options.alias
         if not self._model or set(self._model) & set("/:'"):
             raise UsageError(
                 f"[registry] mlflow is {self._model!r}, which no model can be called",
@@ -44,7 +44,7 @@ class MlflowRegistry:
                 f"[registry] alias is {self._alias!r}, which MLflow keeps for itself",
                 code="registry-alias-reserved",
             )
-        if not (told.uri or os.environ.get("MLFLOW_TRACKING_URI")):
+        if not (options.uri or os.environ.get("MLFLOW_TRACKING_URI")):
             raise UsageError(
                 "[registry] needs uri, or MLFLOW_TRACKING_URI in the environment",
                 code="registry-uri-missing",
@@ -56,32 +56,32 @@ class MlflowRegistry:
         except ImportError:
             raise MissingExtra("a registry of MLflow needs its client", extra="mlflow") from None
         with self._failing():
-            self._client = MlflowClient(tracking_uri=told.uri, registry_uri=told.uri)
+            self._client = MlflowClient(tracking_uri=options.uri, registry_uri=options.uri)
 
-    def version(self, one: Snapshot) -> str | None:
+    def find_version(self, snapshot: Snapshot) -> str | None:
         """That of a snapshot, if it is registered."""
         with self._failing():
-            found = self._client.search_model_versions(
-                f"name = '{self._model}' and tags.`{TAG}` = '{one.name}'"
+            versions = self._client.search_model_versions(
+                f"name = '{self._model}' and tags.`{TAG}` = '{snapshot.name}'"
             )
-        return min((str(v.version) for v in found), key=int, default=None)
+        return min((str(version.version) for version in versions), key=int, default=None)
 
-    def register(self, one: Snapshot, folder: Path) -> str:
+    def register(self, snapshot: Snapshot, folder: Path) -> str:
         """Make a version of it; what an earlier try has left is gone on from."""
         with self._failing():
             self._make_model()
-            run = self._run(one)
+            run = self._run(snapshot)
             if run.info.status != "FINISHED":
                 self._client.log_artifacts(run.info.run_id, str(folder), ARTIFACTS)
-                self._log_metrics(run.info.run_id, one)
+                self._log_metrics(run.info.run_id, snapshot)
                 self._client.set_terminated(run.info.run_id, "FINISHED")
-            made = self._client.create_model_version(
+            version = self._client.create_model_version(
                 self._model,
                 source=f"{run.info.artifact_uri}/{ARTIFACTS}",
                 run_id=run.info.run_id,
-                tags=tags(one),
+                tags=tags(snapshot),
             )
-        return str(made.version)
+        return str(version.version)
 
     def serve(self, version: str) -> None:
         """The alias names it from now on."""
@@ -97,20 +97,22 @@ class MlflowRegistry:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
 
-    def _run(self, one: Snapshot) -> Any:
+    def _run(self, snapshot: Snapshot) -> Any:
         """The run of a snapshot, in the experiment that is called like the model."""
-        known = self._client.get_experiment_by_name(self._model)
-        where = known.experiment_id if known else self._client.create_experiment(self._model)
-        found = self._client.search_runs([where], f"tags.`{TAG}` = '{one.name}'")
-        if found:
-            return found[-1]
-        return self._client.create_run(where, run_name=one.name, tags=tags(one))
+        experiment = self._client.get_experiment_by_name(self._model)
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(self._model)
+        )
+        runs = self._client.search_runs([experiment_id], f"tags.`{TAG}` = '{snapshot.name}'")
+        if runs:
+            return runs[-1]
+        return self._client.create_run(experiment_id, run_name=snapshot.name, tags=tags(snapshot))
 
-    def _log_metrics(self, run: str, one: Snapshot) -> None:
+    def _log_metrics(self, run: str, snapshot: Snapshot) -> None:
         from mlflow.entities import Metric
 
-        step, now = int(one.manifest.anchor.get("step") or 0), int(time.time() * 1000)
-        measured = [Metric(name, value, now, step) for name, value in metrics(one).items()]
+        step, now = int(snapshot.manifest.anchor.get("step") or 0), int(time.time() * 1000)
+        measured = [Metric(name, value, now, step) for name, value in metrics(snapshot).items()]
         self._client.log_batch(run, metrics=measured)
 
     @contextlib.contextmanager
@@ -122,36 +124,36 @@ class MlflowRegistry:
             yield
         except (MlflowException, OSError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            why = f"MLflow has not taken what serves as {self._model}: {first}"
+            text = f"MLflow has not taken what serves as {self._model}: {first}"
             raise RegistryFailed(
-                f"{why}; the next publish tries again", code="registry-failed"
+                f"{text}; the next publish tries again", code="registry-failed"
             ) from error
 
 
-def tags(one: Snapshot) -> dict[str, str]:
+def tags(snapshot: Snapshot) -> dict[str, str]:
     """What a version says of the snapshot that it is."""
-    told = one.manifest
-    found = {
-        TAG: one.name,
-        "headway.anchor": told.anchor.get("path"),
-        "headway.anchor.id": told.anchor.get("id"),
-        "headway.step": told.anchor.get("step"),
-        "headway.run": told.anchor.get("run"),
-        "headway.recipe": told.recipe,
-        **{f"headway.version.{name}": version for name, version in told.versions.items()},
-        **{f"headway.sha256.{name}": file.sha256 for name, file in told.files.items()},
-        **{f"headway.metric.{name}": value for name, value in metrics(one).items()},
+    manifest = snapshot.manifest
+    values = {
+        TAG: snapshot.name,
+        "headway.anchor": manifest.anchor.get("path"),
+        "headway.anchor.id": manifest.anchor.get("id"),
+        "headway.step": manifest.anchor.get("step"),
+        "headway.run": manifest.anchor.get("run"),
+        "headway.recipe": manifest.recipe,
+        **{f"headway.version.{name}": version for name, version in manifest.versions.items()},
+        **{f"headway.sha256.{name}": file.sha256 for name, file in manifest.files.items()},
+        **{f"headway.metric.{name}": value for name, value in metrics(snapshot).items()},
     }
-    return {name: str(value)[:MAX_TAG_CHARS] for name, value in found.items() if value is not None}
+    return {name: str(value)[:MAX_TAG_CHARS] for name, value in values.items() if value is not None}
 
 
-def metrics(one: Snapshot) -> dict[str, float]:
+def metrics(snapshot: Snapshot) -> dict[str, float]:
     """The numbers of the anchor, and of each target, under names that MLflow takes."""
-    found = dict(one.manifest.anchor.get("metrics") or {})
-    for target, made in one.manifest.targets.items():
-        found |= {f"{target}.{name}": value for name, value in made.metrics.items()}
+    values = dict(snapshot.manifest.anchor.get("metrics") or {})
+    for target, record in snapshot.manifest.targets.items():
+        values |= {f"{target}.{name}": value for name, value in record.metrics.items()}
     return {
         re.sub(r"[^\w\-. :/]", "_", str(name)): float(value)
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }

@@ -47,7 +47,7 @@ def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
             name,
         ),
     )
-    told = {}
+    header = {}
     at = 0
     for name in names:
         tensor = tensors[name]
@@ -58,13 +58,13 @@ def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
                 tensor=name,
             )
         end = at + tensor.numel() * tensor.element_size()
-        told[name] = {
+        header[name] = {
             "dtype": TYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [at, end],
         }
         at = end
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     yield memoryview(struct.pack("<Q", len(text)) + text)
     for name in names:
@@ -77,10 +77,10 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         with path.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         (size,) = struct.unpack("<Q", whole[:8])
-        told = json.loads(bytes(whole[8 : 8 + size]))
+        header = json.loads(bytes(whole[8 : 8 + size]))
         return {
-            name: _tensor(whole[8 + size :], **one)
-            for name, one in told.items()
+            name: _tensor(whole[8 + size :], **item)
+            for name, item in header.items()
             if name != "__metadata__"
         }
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, RuntimeError) as error:

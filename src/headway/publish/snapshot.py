@@ -78,7 +78,7 @@ def encode(manifest: Manifest) -> tuple[str, bytes]:
     """Its name, and its manifest as it lies in a store."""
     plain = {"schema": SCHEMA, **vars(manifest)}
     plain["files"] = {name: vars(file) for name, file in manifest.files.items()}
-    plain["targets"] = {name: vars(made) for name, made in manifest.targets.items()}
+    plain["targets"] = {name: vars(target) for name, target in manifest.targets.items()}
     content = json.dumps(plain, indent=1).encode()
     return f"{manifest.number:08}-{hashlib.sha256(content).hexdigest()[:32]}", content
 
@@ -91,23 +91,23 @@ def decode(name: str, content: bytes) -> Snapshot:
             f"the manifest of the snapshot {name} was changed", code="snapshot-manifest-changed"
         )
     try:
-        found = json.loads(content)
-        schema = found.pop("schema")
+        fields = json.loads(content)
+        schema = fields.pop("schema")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _invalid_manifest(name) from None
     if schema != SCHEMA:
         raise NewerSchema(f"the snapshot {name} was made by another version of Headway")
     try:
-        files = {one: decode_file(told) for one, told in found.pop("files").items()}
+        files = {path: decode_file(file) for path, file in fields.pop("files").items()}
         targets = {
-            one: TargetRecord(tuple(told["files"]), told["metrics"])
-            for one, told in found.pop("targets").items()
+            target: TargetRecord(tuple(record["files"]), record["metrics"])
+            for target, record in fields.pop("targets").items()
         }
-        manifest = Manifest(**found, files=files, targets=targets)
-        fine = manifest.number == int(match[1]) and _is_well_typed(manifest)
+        manifest = Manifest(**fields, files=files, targets=targets)
+        valid = manifest.number == int(match[1]) and _is_well_typed(manifest)
     except (LookupError, TypeError, ValueError, AttributeError):
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise _invalid_manifest(name)
     return Snapshot(name, manifest)
 
@@ -118,34 +118,38 @@ def _invalid_manifest(name: str) -> SnapshotDamaged:
     )
 
 
-def decode_file(told: Mapping[str, Any]) -> SnapshotFile:
+def decode_file(fields: Mapping[str, Any]) -> SnapshotFile:
     """A file as it was written down; ValueError or TypeError if it is none."""
-    file = SnapshotFile(**told)
-    fine = SHA256.fullmatch(file.sha256) and type(file.size) is int and file.size >= 0
-    if not (fine and _is_name(f"x{file.suffix}")):
-        raise ValueError(told)
+    file = SnapshotFile(**fields)
+    valid = SHA256.fullmatch(file.sha256) and type(file.size) is int and file.size >= 0
+    if not (valid and _is_name(f"x{file.suffix}")):
+        raise ValueError(fields)
     return file
 
 
-def _is_well_typed(one: Manifest) -> bool:
+def _is_well_typed(manifest: Manifest) -> bool:
     """Whether all that is done with a manifest can be: it may come from anybody."""
-    anchor, order = one.anchor, one.anchor.get("order", ["", 0])
-    texts = [anchor["path"], one.recipe, *one.versions.values()]
+    anchor, order = manifest.anchor, manifest.anchor.get("order", ["", 0])
+    texts = [anchor["path"], manifest.recipe, *manifest.versions.values()]
     counts = [0 if anchor["step"] is None else anchor["step"], order[1]]
-    numbers = [one.made, *one.seconds.values()]
-    metrics = [value for made in one.targets.values() for value in made.metrics.values()]
+    numbers = [manifest.made, *manifest.seconds.values()]
+    metrics = [value for target in manifest.targets.values() for value in target.metrics.values()]
     return (
         ANCHOR_KEY.fullmatch(anchor["key"]) is not None
         and len(order) == 2
-        and all(type(text) is str for text in (*texts, order[0], *one.versions, *one.seconds))
+        and all(
+            type(text) is str for text in (*texts, order[0], *manifest.versions, *manifest.seconds)
+        )
         and all(type(count) is int for count in counts)
         and all(type(number) in (int, float) and 0 <= number < MAX_TIME_S for number in numbers)
         and all(type(value) in (int, float, bool) for value in metrics)
         and type(anchor.get("metrics") or {}) is dict
-        and type(one.current) is bool
-        and all(map(_is_name, (*one.files, *one.targets)))
-        and all(file in one.files for made in one.targets.values() for file in made.files)
-        and bool(one.targets)
+        and type(manifest.current) is bool
+        and all(map(_is_name, (*manifest.files, *manifest.targets)))
+        and all(
+            file in manifest.files for target in manifest.targets.values() for file in target.files
+        )
+        and bool(manifest.targets)
     )
 
 
@@ -156,52 +160,52 @@ def _is_name(name: str) -> bool:
     )
 
 
-def fetch_verified(where: Place, at: str, file: SnapshotFile, name: str, folder: Path) -> Path:
+def fetch_verified(place: Place, stored: str, file: SnapshotFile, name: str, folder: Path) -> Path:
     """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
     digest = hashlib.sha256()
-    local = isinstance(where, LocalPlace)
-    path = Path(where.path(at)) if local else folder / name
+    local = isinstance(place, LocalPlace)
+    path = Path(place.path(stored)) if local else folder / name
     try:
         with contextlib.ExitStack() as stack:
             out = None if local else stack.enter_context(path.open("wb"))
-            for piece in where.pieces(at):
+            for piece in place.pieces(stored):
                 digest.update(piece)
                 if out is not None:
                     out.write(piece)
     except FileNotFoundError:
         raise SnapshotDamaged(
-            f"{name} is missing in {where.url}", code="file-missing", file=name
+            f"{name} is missing in {place.url}", code="file-missing", file=name
         ) from None
     if digest.hexdigest() != file.sha256:
         raise SnapshotDamaged(
-            f"{name} was changed in {where.url}: {at}", code="checksum-mismatch", file=name
+            f"{name} was changed in {place.url}: {stored}", code="checksum-mismatch", file=name
         )
     return path
 
 
-def is_present(where: Place, file: SnapshotFile) -> bool:
+def is_present(place: Place, file: SnapshotFile) -> bool:
     """Whether a store has it, by its size."""
     try:
-        return where.size(file.stored) == file.size
+        return place.size(file.stored) == file.size
     except FileNotFoundError:
         return False
 
 
-def verified(where: Place, file: SnapshotFile) -> bool:
+def verified(place: Place, file: SnapshotFile) -> bool:
     """Whether a store has it, by every byte."""
-    if not is_present(where, file):
+    if not is_present(place, file):
         return False
     digest = hashlib.sha256()
-    for piece in where.pieces(file.stored):
+    for piece in place.pieces(file.stored):
         digest.update(piece)
     return digest.hexdigest() == file.sha256
 
 
-def damage_reason(where: Place, one: Snapshot, *, every_byte: bool) -> Reason:
+def damage_reason(place: Place, snapshot: Snapshot, *, every_byte: bool) -> Reason:
     """Why a snapshot cannot serve, as one clause; empty if it can."""
-    for name, file in one.manifest.files.items():
-        if not is_present(where, file):
+    for name, file in snapshot.manifest.files.items():
+        if not is_present(place, file):
             return Reason(f"{name} is missing or cut short", code="file-missing")
-        if every_byte and not verified(where, file):
+        if every_byte and not verified(place, file):
             return Reason(f"{name} was changed", code="checksum-mismatch")
     return FINE

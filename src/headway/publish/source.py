@@ -52,7 +52,7 @@ class StoredTensor:
     tensor: torch.Tensor  # without memory
 
     @property
-    def straight(self) -> bool:
+    def is_direct(self) -> bool:
         """Whether the bytes are the tensor's, in order."""
         whole = self.tensor.numel() * self.tensor.element_size() == self.size
         return whole and self.tensor.is_contiguous() and self.tensor.storage_offset() == 0
@@ -63,7 +63,7 @@ class _FileSlice(io.RawIOBase):
 
     def __init__(self, file: BinaryIO, at: int, length: int) -> None:
         self._file, self._at, self._length = file, at, length
-        self._here = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -72,15 +72,15 @@ class _FileSlice(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._here = offset + (0, self._here, self._length)[whence]
-        return self._here
+        self._position = offset + (0, self._position, self._length)[whence]
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        room = memoryview(buffer)[: max(0, self._length - self._here)]
-        self._file.seek(self._at + self._here)
-        got = self._file.readinto(room)  # type: ignore[attr-defined]
-        self._here += got
-        return int(got)
+        target = memoryview(buffer)[: max(0, self._length - self._position)]
+        self._file.seek(self._at + self._position)
+        count = self._file.readinto(target)  # type: ignore[attr-defined]
+        self._position += count
+        return int(count)
 
 
 def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
@@ -89,12 +89,12 @@ def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
     if view.read(4) != b"PK\3\4":
         return None
     with zipfile.ZipFile(view) as entries:
-        data = [one for one in entries.infolist() if "/data/" in one.filename]
+        data = [entry for entry in entries.infolist() if "/data/" in entry.filename]
         if len(data) != 1 or data[0].compress_type != zipfile.ZIP_STORED:
             return None
-        for one in entries.infolist():
-            if one is not data[0] and one.CRC:
-                entries.read(one)  # compares the checksum
+        for entry in entries.infolist():
+            if entry is not data[0] and entry.CRC:
+                entries.read(entry)  # compares the checksum
     view.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -108,14 +108,14 @@ def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
 def first_damaged_entry(path: str) -> str:
     """The first entry of a zip that is not as it was written; empty if all are."""
     with zipfile.ZipFile(path) as entries:
-        for one in entries.infolist():
-            if one.CRC:
+        for entry in entries.infolist():
+            if entry.CRC:
                 try:
-                    with entries.open(one) as content:
+                    with entries.open(entry) as content:
                         while content.read(1 << 20):
                             pass
                 except zipfile.BadZipFile:
-                    return one.filename
+                    return entry.filename
     return ""
 
 
@@ -132,27 +132,29 @@ class TensorSource(Protocol):
         """Fill a tensor of the same shape; its type may be another one."""
 
 
-def open_source(one: Anchor) -> TensorSource:
+def open_source(anchor: Anchor) -> TensorSource:
     """The tensors of an anchor of any kind. `one` may have been fetched: its path says from where.
 
     Tensors need no code of a pickle. What is read is as trusted as `store.trust` says.
     """
-    if one.kind == "store":
-        return _StoreSource(one.chain, trusted=False if "://" in one.path else None)
-    return _DcpSource(one.path) if one.kind == "dcp" else _TorchFileSource(one.path)
+    if anchor.kind == "store":
+        return _StoreSource(anchor.chain, trusted=False if "://" in anchor.path else None)
+    return _DcpSource(anchor.path) if anchor.kind == "dcp" else _TorchFileSource(anchor.path)
 
 
-def is_trusted(one: Anchor) -> bool:
+def is_trusted(anchor: Anchor) -> bool:
     """Whether nobody but this user can have written an anchor."""
-    return one.kind == "store" and all(disk.only_user_can_write(at.path) for at in one.chain)
+    return anchor.kind == "store" and all(
+        disk.only_user_can_write(checkpoint.path) for checkpoint in anchor.chain
+    )
 
 
-def read_tensor(given: TensorSource, name: str) -> torch.Tensor:
+def read_tensor(source: TensorSource, name: str) -> torch.Tensor:
     """One tensor in memory of its own."""
-    shape, dtype = given.shapes[name]
-    made = torch.empty(shape, dtype=dtype)
-    given.read(name, made)
-    return made
+    shape, dtype = source.shapes[name]
+    tensor = torch.empty(shape, dtype=dtype)
+    source.read(name, tensor)
+    return tensor
 
 
 Tensors = dict[str, TensorStorageMetadata]
@@ -161,36 +163,37 @@ Tensors = dict[str, TensorStorageMetadata]
 def _metadata(path: str, trusted: bool | None) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
     """What a checkpoint has of tensors, and where each part of one lies."""
     try:
-        found = checkpoint_reader.CheckpointReader(path, trusted=trusted).read_metadata()
+        metadata = checkpoint_reader.CheckpointReader(path, trusted=trusted).read_metadata()
         tensors = {
-            name: one
-            for name, one in found.state_dict_metadata.items()
-            if isinstance(one, TensorStorageMetadata)
+            name: item
+            for name, item in metadata.state_dict_metadata.items()
+            if isinstance(item, TensorStorageMetadata)
         }
-        stored = dict(found.storage_data or {})
+        stored = dict(metadata.storage_data or {})
         _check(tensors)
     except HeadwayError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
         _raise_if_transient(path, error)
-        why = f"its .metadata cannot be read: {type(error).__name__}"
+        reason = f"its .metadata cannot be read: {type(error).__name__}"
         raise CheckpointDamaged(
-            f"the checkpoint {path} cannot be loaded: {why}", code="metadata-not-readable"
+            f"the checkpoint {path} cannot be loaded: {reason}", code="metadata-not-readable"
         ) from None
     return tensors, stored
 
 
 def _check(tensors: Tensors) -> None:
     """ValueError if a tensor is not described as one, or has parts outside itself."""
-    for name, one in tensors.items():
-        size = tuple(one.size)
-        fine = isinstance(name, str) and isinstance(one.properties.dtype, torch.dtype)
-        for part in one.chunks:
-            at = tuple(zip(part.offsets, part.sizes, size, strict=True))
-            fine &= all(
-                begin >= 0 and count >= 0 and begin + count <= most for begin, count, most in at
+    for name, tensor in tensors.items():
+        size = tuple(tensor.size)
+        valid = isinstance(name, str) and isinstance(tensor.properties.dtype, torch.dtype)
+        for part in tensor.chunks:
+            ranges = tuple(zip(part.offsets, part.sizes, size, strict=True))
+            valid &= all(
+                begin >= 0 and count >= 0 and begin + count <= total
+                for begin, count, total in ranges
             )
-        if not fine:
+        if not valid:
             raise ValueError(name)
 
 
@@ -203,67 +206,75 @@ class _StoreSource:
 
     def __init__(self, chain: Iterable[Checkpoint], *, trusted: bool | None) -> None:
         self._chain = tuple(chain)
-        self._told = {one.path: _metadata(one.path, trusted)[0] for one in self._chain}
+        self._tensors = {
+            checkpoint.path: _metadata(checkpoint.path, trusted)[0] for checkpoint in self._chain
+        }
         self._items = {
-            one.path: {
-                item.name: (file.name, item) for file in one.manifest.files for item in file.items
+            checkpoint.path: {
+                item.name: (file.name, item)
+                for file in checkpoint.manifest.files
+                for item in file.items
             }
-            for one in self._chain
+            for checkpoint in self._chain
         }
         self.shapes = {
-            name: (tuple(told.size), told.properties.dtype)
-            for known in self._told.values()
-            for name, told in known.items()
+            name: (tuple(tensor.size), tensor.properties.dtype)
+            for tensors in self._tensors.values()
+            for name, tensor in tensors.items()
         }
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """From the last that has it as a whole; then the rows that later ones have changed."""
-        having = [at for at, one in enumerate(self._chain) if name in self._told[one.path]]
-        base, deltas = self._chain[having[-1]], self._chain[having[-1] + 1 :]
+        indexes = [
+            index
+            for index, checkpoint in enumerate(self._chain)
+            if name in self._tensors[checkpoint.path]
+        ]
+        base, deltas = self._chain[indexes[-1]], self._chain[indexes[-1] + 1 :]
         dtype = self.shapes[name][1]
         # Rows are bytes: they fit only what has the type of the table.
-        room = torch.empty(into.shape, dtype=dtype) if deltas and into.dtype != dtype else into
-        self._read(base.path, name, room)
+        target = torch.empty(into.shape, dtype=dtype) if deltas and into.dtype != dtype else into
+        self._read(base.path, name, target)
         for delta in deltas:
-            apply_rows(delta.path, delta.manifest, {name: room}, self._told[base.path])
-        if room is not into:
-            into.copy_(room)
+            apply_rows(delta.path, delta.manifest, {name: target}, self._tensors[base.path])
+        if target is not into:
+            into.copy_(target)
 
     def _read(self, path: str, name: str, into: torch.Tensor) -> None:
-        told = self._told[path][name]
+        tensor = self._tensors[path][name]
         items = self._items[path]
-        for chunk in told.chunks:
+        for chunk in tensor.chunks:
             file, item = items[dcp.item_name(MetadataIndex(name, chunk.offsets))]
             part = narrow_tensor_by_index(into, chunk.offsets, chunk.sizes)
-            straight = part.is_contiguous() and part.dtype == told.properties.dtype
-            room = part if straight else torch.empty(chunk.sizes, dtype=told.properties.dtype)
-            _fill(Path(path, file), item, room)
+            straight = part.is_contiguous() and part.dtype == tensor.properties.dtype
+            target = part if straight else torch.empty(chunk.sizes, dtype=tensor.properties.dtype)
+            _fill(Path(path, file), item, target)
             if not straight:
-                part.copy_(room)
+                part.copy_(target)
 
 
-def _fill(path: Path, item: Item, room: torch.Tensor, *, known: bool = True) -> None:
+def _fill(path: Path, item: Item, target: torch.Tensor, *, verify: bool = True) -> None:
     """The bytes of one item, and their checksum compared, if that is known."""
     if item.unpacked is not None:
-        _unpack(path, item, item.unpacked[0], room)
+        _unpack(path, item, item.unpacked[0], target)
         return
-    view, done, crc32 = dcp.tensor_bytes(room), 0, 0
+    view, done, crc32 = dcp.tensor_bytes(target), 0, 0
     try:
         with path.open("rb", buffering=0) as file:
             while done < len(view) and (
-                got := os.preadv(file.fileno(), [view[done : done + READ_SIZE]], item.data + done)
+                count := os.preadv(file.fileno(), [view[done : done + READ_SIZE]], item.data + done)
             ):
-                crc32 = crc32_of(view[done : done + got], crc32)
-                done += got
+                crc32 = crc32_of(view[done : done + count], crc32)
+                done += count
     except FileNotFoundError:
         raise _damaged(path, "it is missing", code="file-missing") from None
     if done != item.size:
         raise _damaged(path, f"it ends before {item.name}", code="truncated")
-    if known and crc32 != item.crc32:
+    if verify and crc32 != item.crc32:
         raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
 
 
-def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
+def _unpack(path: Path, item: Item, at: int, target: torch.Tensor) -> None:
     """The same of one that is compressed: it is summed up before a byte of it is used."""
     try:
         with (
@@ -276,15 +287,15 @@ def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
                 raise _damaged(path, f"it ends before {item.name}", code="truncated")
             if crc32_of(data) != item.crc32:
                 raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
-            codecs.decompress_into(data, at, dcp.tensor_bytes(room))
+            codecs.decompress_into(data, at, dcp.tensor_bytes(target))
     except FileNotFoundError:
         raise _damaged(path, "it is missing", code="file-missing") from None
     except UnreadableData as error:
         raise _damaged(path, f"{item.name}: {error}", code=error.code) from None
 
 
-def _damaged(path: Path, why: str, *, code: str) -> CheckpointDamaged:
-    text = f"{path.name} of the checkpoint {path.parent} cannot be used: {why}"
+def _damaged(path: Path, reason: str, *, code: str) -> CheckpointDamaged:
+    text = f"{path.name} of the checkpoint {path.parent} cannot be used: {reason}"
     return CheckpointDamaged(text, code=code)
 
 
@@ -293,7 +304,7 @@ class _DcpSource:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._told, stored = _metadata(path, None)
+        self._tensors, stored = _metadata(path, None)
         for info in stored.values():
             if not _is_inside(info.relative_path):
                 raise CheckpointDamaged(
@@ -301,52 +312,56 @@ class _DcpSource:
                     f"{info.relative_path!r}, which is not in its folder",
                     code="file-outside-folder",
                 )
-        self._stored = {(at.fqn, tuple(at.offset or ())): info for at, info in stored.items()}
+        self._stored = {
+            (index.fqn, tuple(index.offset or ())): info for index, info in stored.items()
+        }
         self.shapes = {
-            name: (tuple(told.size), told.properties.dtype) for name, told in self._told.items()
+            name: (tuple(tensor.size), tensor.properties.dtype)
+            for name, tensor in self._tensors.items()
         }
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """Straight from the files, and every checksum compared; what is unusual, as torch does."""
-        chunks = self._told[name].chunks
-        if sum(math.prod(one.sizes) for one in chunks) != into.numel():
-            why = f"its .metadata does not tell all of {name}"
+        chunks = self._tensors[name].chunks
+        if sum(math.prod(chunk.sizes) for chunk in chunks) != into.numel():
+            reason = f"its .metadata does not tell all of {name}"
             raise CheckpointDamaged(
-                f"the checkpoint {self._path} cannot be loaded: {why}", code="metadata-incomplete"
+                f"the checkpoint {self._path} cannot be loaded: {reason}",
+                code="metadata-incomplete",
             )
         for chunk in chunks:
             part = narrow_tensor_by_index(into, chunk.offsets, chunk.sizes)
-            if not self._straight(name, tuple(chunk.offsets), part):
-                self._as_torch_does(name, into)
+            if not self._read_direct(name, tuple(chunk.offsets), part):
+                self._read_with_torch(name, into)
                 return
 
-    def _straight(self, name: str, offsets: tuple[int, ...], part: torch.Tensor) -> bool:
+    def _read_direct(self, name: str, offsets: tuple[int, ...], part: torch.Tensor) -> bool:
         info = self._stored.get((name, offsets)) or self._stored.get((name, ()))
         if info is None or getattr(info, "transform_descriptors", None):
             return False
         path = Path(self._path, info.relative_path)
         try:
             with path.open("rb") as file:
-                found = read_record(file, info.offset, info.length)
+                record = read_record(file, info.offset, info.length)
         except FileNotFoundError:
             raise _damaged(path, "it is missing", code="file-missing") from None
         except Exception as error:  # a damaged pickle may raise anything
             _raise_if_transient(self._path, error)
-            why = f"{name} was changed: {_last_line(error)}"
-            raise _damaged(path, why, code="checksum-mismatch") from None
-        if found is None or found.tensor.shape != part.shape:
+            reason = f"{name} was changed: {_last_line(error)}"
+            raise _damaged(path, reason, code="checksum-mismatch") from None
+        if record is None or record.tensor.shape != part.shape:
             return False
-        item = Item(name, info.offset, info.length, found.at, found.size, found.crc32)
-        if found.straight and part.is_contiguous() and part.dtype == found.tensor.dtype:
-            _fill(path, item, part, known=bool(found.crc32))
+        item = Item(name, info.offset, info.length, record.at, record.size, record.crc32)
+        if record.is_direct and part.is_contiguous() and part.dtype == record.tensor.dtype:
+            _fill(path, item, part, verify=bool(record.crc32))
         else:
-            flat = torch.empty(found.size, dtype=torch.uint8)
-            _fill(path, item, flat, known=bool(found.crc32))
-            laid = (found.tensor.shape, found.tensor.stride(), found.tensor.storage_offset())
-            part.copy_(flat.view(found.tensor.dtype).as_strided(*laid))
+            flat = torch.empty(record.size, dtype=torch.uint8)
+            _fill(path, item, flat, verify=bool(record.crc32))
+            layout = (record.tensor.shape, record.tensor.stride(), record.tensor.storage_offset())
+            part.copy_(flat.view(record.tensor.dtype).as_strided(*layout))
         return True
 
-    def _as_torch_does(self, name: str, into: torch.Tensor) -> None:
+    def _read_with_torch(self, name: str, into: torch.Tensor) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -354,9 +369,9 @@ class _DcpSource:
                 load({name: into}, storage_reader=reader, planner=planner, no_dist=True)
         except (CheckpointException, RuntimeError, OSError, UnpicklingError, EOFError) as error:
             _raise_if_transient(self._path, error)
-            why = f"{name} cannot be read: {_last_line(error)}"
+            reason = f"{name} cannot be read: {_last_line(error)}"
             raise CheckpointDamaged(
-                f"the checkpoint {self._path}: {why}", code="tensor-not-readable"
+                f"the checkpoint {self._path}: {reason}", code="tensor-not-readable"
             ) from None
 
 
@@ -382,26 +397,26 @@ class _TorchFileSource:
 
     def __init__(self, path: str) -> None:
         try:
-            found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except UnpicklingError as error:
             _raise_if_unsafe(path)
             raise _not_loaded(path, error) from None
         except (RuntimeError, EOFError, ValueError) as error:
             _raise_if_transient(path, error)
             raise _not_loaded(path, error) from None
-        if wrong := first_damaged_entry(path):
+        if damaged := first_damaged_entry(path):
             raise CheckpointDamaged(
-                f"{path} cannot be loaded: {wrong} in it was changed", code="checksum-mismatch"
+                f"{path} cannot be loaded: {damaged} in it was changed", code="checksum-mismatch"
             )
-        flat, _ = flatten_state_dict(found if isinstance(found, dict) else {"": found})
+        flat, _ = flatten_state_dict(content if isinstance(content, dict) else {"": content})
         self._tensors: dict[str, Any] = {n: t for n, t in flat.items() if torch.is_tensor(t)}
         self.shapes = {name: (tuple(t.shape), t.dtype) for name, t in self._tensors.items()}
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """Copy it, and let the memory go that the file is mapped to."""
-        found = self._tensors[name].detach()
-        into.copy_(found)
-        _release_pages(found)
+        tensor = self._tensors[name].detach()
+        into.copy_(tensor)
+        _release_pages(tensor)
 
 
 def _raise_if_unsafe(path: str) -> None:

@@ -65,22 +65,22 @@ class SnapshotStore:
 
     def snapshots(self) -> list[Snapshot]:
         """All of them, the newest last; what cannot be read is left out."""
-        return self._listed()[0]
+        return self._scan()[0]
 
     def unreadable(self) -> dict[str, str]:
         """The names of the others, and why each cannot be read."""
-        return self._listed()[1]
+        return self._scan()[1]
 
-    def _listed(self) -> tuple[list[Snapshot], dict[str, str]]:
-        good, bad = [], {}
+    def _scan(self) -> tuple[list[Snapshot], dict[str, str]]:
+        readable, unreadable = [], {}
         for name in self._names():
             try:
-                good.append(self._read(name))
+                readable.append(self._read(name))
             except SnapshotDamaged as error:
-                bad[name] = str(error)
+                unreadable[name] = str(error)
             except FileNotFoundError:  # deleted meanwhile
                 pass
-        return good, bad
+        return readable, unreadable
 
     def _names(self) -> list[str]:
         split = (os.path.splitext(listed) for listed in self.place.names("snapshots"))
@@ -98,16 +98,16 @@ class SnapshotStore:
     def snapshot(self, name: str = LATEST) -> Snapshot:
         """One by its name, by its number, or that which serves."""
         if name == LATEST:
-            found = self.latest()
-            if found is None:
-                raise self._none()
-            return found
-        wanted = name.zfill(8) if name.isdecimal() else name
-        matching = [one for one in self._names() if one.startswith(wanted)]
+            snapshot = self.latest()
+            if snapshot is None:
+                raise self._nothing_serves()
+            return snapshot
+        prefix = name.zfill(8) if name.isdecimal() else name
+        matching = [listed for listed in self._names() if listed.startswith(prefix)]
         if len(matching) != 1:
-            what = "no snapshot" if not matching else f"{len(matching)} snapshots"
+            count = "no snapshot" if not matching else f"{len(matching)} snapshots"
             raise UsageError(
-                f"there is {what} {name} in {self.place.url}; --list shows them",
+                f"there is {count} {name} in {self.place.url}; --list shows them",
                 code="snapshot-not-found",
             )
         return self._read(matching[0])
@@ -120,59 +120,59 @@ class SnapshotStore:
         try:
             return self._read(name)
         except FileNotFoundError:
-            why = f"the snapshot {name} is gone from {self.place.url}"
-            raise self._lost(why, code="snapshot-gone") from None
+            reason = f"the snapshot {name} is gone from {self.place.url}"
+            raise self._pointer_error(reason, code="snapshot-gone") from None
         except SnapshotDamaged as error:
-            raise self._lost(str(error), code=error.code) from None
+            raise self._pointer_error(str(error), code=error.code) from None
 
     def _pointer(self) -> tuple[str | None, int]:
         """The name that `latest` holds, and the newest number that was committed."""
         try:
-            told = json.loads(self.place.read(LATEST))
-            name, newest = told["snapshot"], told["newest"]
+            pointer = json.loads(self.place.read(LATEST))
+            name, newest = pointer["snapshot"], pointer["newest"]
             if (name is None or SNAPSHOT_NAME.fullmatch(name)) and type(newest) is int:
                 return name, newest
         except FileNotFoundError:
             if self._names():
-                why = f"{self.place.path(LATEST)} is missing"
-                raise self._lost(why, code="latest-missing") from None
+                reason = f"{self.place.path(LATEST)} is missing"
+                raise self._pointer_error(reason, code="latest-missing") from None
             return None, 0
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise self._lost(f"{self.place.path(LATEST)} was changed", code="latest-changed")
+        raise self._pointer_error(f"{self.place.path(LATEST)} was changed", code="latest-changed")
 
-    def _lost(self, why: str, *, code: str) -> SnapshotDamaged:
-        cure = f"`headway publish --rollback --to {self.place.url}` lets a whole one serve"
-        return SnapshotDamaged(f"{why}; {cure}", code=code)
+    def _pointer_error(self, reason: str, *, code: str) -> SnapshotDamaged:
+        hint = f"`headway publish --rollback --to {self.place.url}` lets a whole one serve"
+        return SnapshotDamaged(f"{reason}; {hint}", code=code)
 
-    def _none(self) -> UsageError:
+    def _nothing_serves(self) -> UsageError:
         return UsageError(
             f"no snapshot serves from {self.place.url}; --list shows what is there",
             code="no-snapshot-serves",
         )
 
-    def damage(self, one: Snapshot, *, every_byte: bool = True) -> Reason:
+    def damage(self, snapshot: Snapshot, *, every_byte: bool = True) -> Reason:
         """Why a snapshot cannot serve, as one clause; empty if it can."""
-        return damage_reason(self.place, one, every_byte=every_byte)
+        return damage_reason(self.place, snapshot, every_byte=every_byte)
 
-    def checked(self, file: SnapshotFile, name: str, folder: Path) -> Path:
+    def fetch(self, file: SnapshotFile, name: str, folder: Path) -> Path:
         """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
         return fetch_verified(self.place, file.stored, file, name, folder)
 
     # Writing
 
     @contextlib.contextmanager
-    def publishing(self) -> Iterator[None]:
+    def sweep_blocked(self) -> Iterator[None]:
         """Files that are added meanwhile are not swept."""
         with os_errors_as_save_failed(f"nothing can be published to {self.place.url}"):
             for folder in ("files", "snapshots", "packages", "anchors", "leases"):
                 self.place.make(folder)
-            held = self._busy(shared=True)
+            lock = self._busy(shared=True)
         try:
             yield
         finally:
-            if held is not None:
-                disk.close(held)
+            if lock is not None:
+                disk.close(lock)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -237,58 +237,64 @@ class SnapshotStore:
                         f"{name} went away from {self.place.url} meanwhile", code="file-missing"
                     )
             _, newest = self._pointer()
-            current = not orderly or self._follows(manifest)
-            one = replace(manifest, number=newest + 1, current=current)
-            name, content = encode(one)
+            current = not orderly or self._is_in_order(manifest)
+            numbered = replace(manifest, number=newest + 1, current=current)
+            name, content = encode(numbered)
             self.place.write(f"snapshots/{name}.json", content)
-            made = Snapshot(name, one)
-            self._point(made)
-            self.note(key, {"snapshot": name})
+            snapshot = Snapshot(name, numbered)
+            self._update_pointer(snapshot)
+            self.record_outcome(key, {"snapshot": name})
             self._retain(keep)
-        return made
+        return snapshot
 
-    def _follows(self, manifest: Manifest) -> bool:
+    def _is_in_order(self, manifest: Manifest) -> bool:
         """Whether its anchor is not before that of what serves, as far as they can be compared."""
         serving = self._pointer()[0]
-        for one in self.snapshots():
-            if one.name == serving:
-                where, at = one.manifest.anchor.get("order") or ("", 0)
-                mine, here = manifest.anchor["order"]
-                return bool(where != mine or here >= at)
+        for snapshot in self.snapshots():
+            if snapshot.name == serving:
+                serving_store, serving_order = snapshot.manifest.anchor.get("order") or ("", 0)
+                own_store, own_order = manifest.anchor["order"]
+                return bool(serving_store != own_store or own_order >= serving_order)
         return True
 
-    def _point(self, one: Snapshot) -> None:
-        serving = one.name if one.manifest.current else self._pointer()[0] or one.name
-        self._serve(serving, one.manifest.number)
+    def _update_pointer(self, snapshot: Snapshot) -> None:
+        serving = (
+            snapshot.name if snapshot.manifest.current else self._pointer()[0] or snapshot.name
+        )
+        self._serve(serving, snapshot.manifest.number)
 
     def _roll_forward(self) -> bool:
         """Bring a commit that was cut short to its end; whether `latest` had to be made anew."""
         try:
             _, newest = self._pointer()
         except SnapshotDamaged:
-            return self._mend()
-        for one in self.snapshots():
-            if one.manifest.number > newest:
-                self._point(one)
-                self._note_published(one)
+            return self._rebuild_pointer()
+        for snapshot in self.snapshots():
+            if snapshot.manifest.number > newest:
+                self._update_pointer(snapshot)
+                self._note_published(snapshot)
         return False
 
-    def _mend(self) -> bool:
+    def _rebuild_pointer(self) -> bool:
         """Without a pointer: the newest that is whole serves, or none."""
-        found = self.snapshots()
-        for one in found:
-            self._note_published(one)
-        best_first = sorted(found, key=lambda one: (one.manifest.current, one.name), reverse=True)
-        serving = next((one.name for one in best_first if not self.damage(one)), None)
+        snapshots = self.snapshots()
+        for snapshot in snapshots:
+            self._note_published(snapshot)
+        best_first = sorted(
+            snapshots, key=lambda snapshot: (snapshot.manifest.current, snapshot.name), reverse=True
+        )
+        serving = next(
+            (snapshot.name for snapshot in best_first if not self.damage(snapshot)), None
+        )
         self._serve(serving, self.newest())
         return True
 
     def _serve(self, name: str | None, newest: int) -> None:
-        told = {"snapshot": name, "newest": newest}
-        self.place.write(LATEST, json.dumps(told).encode())
+        pointer = {"snapshot": name, "newest": newest}
+        self.place.write(LATEST, json.dumps(pointer).encode())
 
-    def _note_published(self, one: Snapshot) -> None:
-        self.note(str(one.manifest.anchor["key"]), {"snapshot": one.name})
+    def _note_published(self, snapshot: Snapshot) -> None:
+        self.record_outcome(str(snapshot.manifest.anchor["key"]), {"snapshot": snapshot.name})
 
     def _retain(self, keep: int) -> None:
         serving, _ = self._pointer()
@@ -297,7 +303,7 @@ class SnapshotStore:
             if name < first and name != serving:
                 self.place.delete(f"snapshots/{name}.json")
 
-    def rollback(self, to: str | None = None, say: Say = lambda _: None) -> Snapshot:
+    def rollback(self, to: str | None = None, log: Say = lambda _: None) -> Snapshot:
         """Let an earlier snapshot serve: the one before that which does, or the one named.
 
         Where nobody can tell which one serves, it is the newest. One that is damaged never is.
@@ -306,28 +312,28 @@ class SnapshotStore:
             os_errors_as_save_failed(f"{self.place.url} cannot be rolled back"),
             exclusive_change(self.place),
         ):
-            mended = self._roll_forward()
+            rebuilt = self._roll_forward()
             serving, newest = self._pointer()
             if to is not None:
-                one = self.snapshot(to)
-                if why := self.damage(one):
+                snapshot = self.snapshot(to)
+                if reason := self.damage(snapshot):
                     raise SnapshotDamaged(
-                        f"the snapshot {one.name} cannot serve: {why}", code=why.code
+                        f"the snapshot {snapshot.name} cannot serve: {reason}", code=reason.code
                     )
             elif serving is None:
-                raise self._none()
+                raise self._nothing_serves()
             else:
-                one = self.snapshot(serving) if mended else self._before(serving, say)
-            self._serve(one.name, newest)
-        return one
+                snapshot = self.snapshot(serving) if rebuilt else self._previous(serving, log)
+            self._serve(snapshot.name, newest)
+        return snapshot
 
-    def _before(self, serving: str, say: Say) -> Snapshot:
-        for one in reversed(self.snapshots()):
-            if one.name < serving:
-                why = self.damage(one)
-                if not why:
-                    return one
-                say(with_code(f"{one.name} is passed over: {why}", code=why.code))
+    def _previous(self, serving: str, log: Say) -> Snapshot:
+        for snapshot in reversed(self.snapshots()):
+            if snapshot.name < serving:
+                reason = self.damage(snapshot)
+                if not reason:
+                    return snapshot
+                log(with_code(f"{snapshot.name} is passed over: {reason}", code=reason.code))
         raise UsageError(
             f"there is no snapshot before {serving}; --list shows what can be named",
             code="no-earlier-snapshot",
@@ -335,54 +341,54 @@ class SnapshotStore:
 
     # What is known of anchors and of compiled code
 
-    def noted(self, key: str) -> dict[str, Any]:
+    def outcome_of(self, key: str) -> dict[str, Any]:
         """What became of an anchor: its `snapshot`, or why it was `rejected`; nothing if neither.
 
         One that was `deferred` is tried `again` from that time on. A commit that was cut short
         counts from its manifest on.
         """
-        for one in self.snapshots():
-            if one.manifest.anchor.get("key") == key:
-                return {"snapshot": one.name}
-        return self._small(f"anchors/{key}.json")
+        for snapshot in self.snapshots():
+            if snapshot.manifest.anchor.get("key") == key:
+                return {"snapshot": snapshot.name}
+        return self._read_json(f"anchors/{key}.json")
 
-    def settled(self, key: str) -> bool:
+    def is_settled(self, key: str) -> bool:
         """Whether nobody needs to try an anchor again."""
-        return not {"snapshot", "rejected"}.isdisjoint(self.noted(key))
+        return not {"snapshot", "rejected"}.isdisjoint(self.outcome_of(key))
 
-    def note(self, key: str, told: dict[str, Any]) -> None:
+    def record_outcome(self, key: str, outcome: dict[str, Any]) -> None:
         """Remember what became of an anchor."""
         with os_errors_as_save_failed(f"{self.place.url} cannot be written to"):
-            self.place.write(f"anchors/{key}.json", json.dumps(told).encode())
+            self.place.write(f"anchors/{key}.json", json.dumps(outcome).encode())
 
-    def package(self, signature: str) -> SnapshotFile | None:
+    def find_package(self, signature: str) -> SnapshotFile | None:
         """The code that was compiled for a graph, if it is still there."""
-        told = self._small(f"packages/{signature}.json")
+        fields = self._read_json(f"packages/{signature}.json")
         try:
-            file = decode_file(told)
+            file = decode_file(fields)
         except (TypeError, ValueError):
             return None
         return file if is_present(self.place, file) else None
 
-    def keep_package(self, signature: str, file: SnapshotFile) -> None:
+    def record_package(self, signature: str, file: SnapshotFile) -> None:
         """Remember which code fits a graph."""
         self.place.write(f"packages/{signature}.json", json.dumps(vars(file)).encode())
 
-    def registered(self) -> dict[str, Any]:
+    def registry_state(self) -> dict[str, Any]:
         """What a model registry knows of the snapshots, as it was kept."""
-        return self._small(REGISTRY_FILE)
+        return self._read_json(REGISTRY_FILE)
 
-    def keep_registered(self, told: dict[str, Any]) -> None:
+    def save_registry_state(self, state: dict[str, Any]) -> None:
         """Remember what a model registry knows by now."""
         with os_errors_as_save_failed(f"{self.place.url} cannot be written to"):
-            self.place.write(REGISTRY_FILE, json.dumps(told, indent=1).encode())
+            self.place.write(REGISTRY_FILE, json.dumps(state, indent=1).encode())
 
-    def _small(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads(self.place.read(name))
+            content = json.loads(self.place.read(name))
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     # Clearing up
 
@@ -395,39 +401,41 @@ class SnapshotStore:
             return []
         with os_errors_as_save_failed(f"{self.place.url} cannot be swept"):
             try:
-                held = self._busy(shared=False, wait=False)
+                lock = self._busy(shared=False, wait=False)
             except disk.Busy:
                 return []
             try:
                 with exclusive_change(self.place):
                     self._roll_forward()
                     at = time.time() if now is None else now
-                    return self._sweep(None if held is not None else at - LEFTOVER_AGE_S)
+                    return self._sweep(None if lock is not None else at - LEFTOVER_AGE_S)
             finally:
-                if held is not None:
-                    disk.close(held)
+                if lock is not None:
+                    disk.close(lock)
 
     def _sweep(self, before: float | None) -> list[str]:
-        needed = {f.stored for one in self.snapshots() for f in one.manifest.files.values()}
-        doomed = []
+        needed = {
+            f.stored for snapshot in self.snapshots() for f in snapshot.manifest.files.values()
+        }
+        deletable = []
         for folder in ("", "files", "snapshots", "packages", "anchors"):
             for name in self.place.names(folder):
                 path = f"{folder}/{name}" if folder else name
-                left = layout.REPLACEMENT.fullmatch(name) is not None or name.startswith(
+                leftover = layout.REPLACEMENT.fullmatch(name) is not None or name.startswith(
                     WORK_PREFIX
                 )
-                left |= folder == "files" and path not in needed
-                if left and (before is None or self.place.changed(path) < before):
-                    doomed.append(path)
+                leftover |= folder == "files" and path not in needed
+                if leftover and (before is None or self.place.changed(path) < before):
+                    deletable.append(path)
         if before is None:  # nobody publishes, so nobody has a lease
-            doomed += [f"leases/{name}" for name in self.place.names("leases")]
-        for path in doomed:
+            deletable += [f"leases/{name}" for name in self.place.names("leases")]
+        for path in deletable:
             remove = self.place.delete_folder if path.startswith(WORK_PREFIX) else self.place.delete
             remove(path)
         for name in self.place.names("packages"):
-            if self.package(os.path.splitext(name)[0]) is None:
+            if self.find_package(os.path.splitext(name)[0]) is None:
                 self.place.delete(f"packages/{name}")
-        return doomed
+        return deletable
 
 
 class CompiledCodeCache:
@@ -435,16 +443,16 @@ class CompiledCodeCache:
 
     def __init__(self, store: SnapshotStore, *, reuse: bool) -> None:
         self._store, self._reuse = store, reuse
-        self._made: dict[str, Path] = {}
+        self._compiled: dict[str, Path] = {}
         self.reused = False
 
     def get(self, signature: str, path: Path) -> bool:
         """Put the code there, if it is known and as it was."""
-        file = self._store.package(signature) if self._reuse else None
+        file = self._store.find_package(signature) if self._reuse else None
         if file is None:
             return False
         try:
-            shutil.copyfile(self._store.checked(file, path.name, path.parent), path)
+            shutil.copyfile(self._store.fetch(file, path.name, path.parent), path)
         except SnapshotDamaged:
             return False
         self.reused = True
@@ -452,9 +460,9 @@ class CompiledCodeCache:
 
     def put(self, signature: str, path: Path) -> None:
         """It was compiled now."""
-        self._made[signature] = path
+        self._compiled[signature] = path
 
-    def keep(self, files: dict[str, SnapshotFile]) -> None:
+    def record(self, files: dict[str, SnapshotFile]) -> None:
         """It works: the next publish of the graph need not compile it."""
-        for signature, path in self._made.items():
-            self._store.keep_package(signature, files[path.name])
+        for signature, path in self._compiled.items():
+            self._store.record_package(signature, files[path.name])

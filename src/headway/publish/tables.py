@@ -47,14 +47,14 @@ class ServingTable(nn.Module):
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         """The rows that are asked for, pooled if this is a bag."""
-        found = self._looked_up(input)
+        rows = self._looked_up(input)
         if self.mode is None:
-            return found
-        used = torch.ones_like(found[..., 0])
+            return rows
+        used = torch.ones_like(rows[..., 0])
         if self.padding is not None:
-            used = (input != self.padding).to(found.dtype)
+            used = (input != self.padding).to(rows.dtype)
         weighted = (
-            found * (used if per_sample_weights is None else used * per_sample_weights)[..., None]
+            rows * (used if per_sample_weights is None else used * per_sample_weights)[..., None]
         )
         if input.dim() == 2:
             total, count = weighted.sum(1), used.sum(1)
@@ -63,59 +63,59 @@ class ServingTable(nn.Module):
             bags = offsets[:-1] if self.last_offset else offsets
             at = torch.arange(input.shape[0], device=input.device, dtype=offsets.dtype)
             bag = torch.bucketize(at, bags, right=True) - 1
-            total = weighted.new_zeros(bags.shape[0], found.shape[-1]).index_add(0, bag, weighted)
+            total = weighted.new_zeros(bags.shape[0], rows.shape[-1]).index_add(0, bag, weighted)
             count = used.new_zeros(bags.shape[0]).index_add(0, bag, used)
         return total / count.clamp(min=1)[:, None] if self.mode == "mean" else total
 
     def _looked_up(self, input: Tensor) -> Tensor:
-        at = self.places[input] if self.pruned else input
-        found = self.rows[at]
+        indexes = self.places[input] if self.pruned else input
+        rows = self.rows[indexes]
         if self.form != "int8":
-            return found.float()
-        flat = found.reshape(-1, found.shape[-1])
-        wide: Tensor = torch.ops.quantized.embedding_bag_byte_unpack(flat)
-        return wide.reshape(*input.shape, wide.shape[-1])
+            return rows.float()
+        flat = rows.reshape(-1, rows.shape[-1])
+        floats: Tensor = torch.ops.quantized.embedding_bag_byte_unpack(flat)
+        return floats.reshape(*input.shape, floats.shape[-1])
 
 
 def process(
-    model: nn.Module, tables: TableOptions, given: TensorSource
+    model: nn.Module, tables: TableOptions, source: TensorSource
 ) -> dict[str, dict[str, Any]]:
     """Change the tables in place, one at a time; what is told of each for the config."""
-    found = {
+    tables_by_name = {
         n: m for n, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))
     }
-    pruned = _match_tables(found, tables.prune.tables, "prune") if tables.prune else []
+    pruned = _match_tables(tables_by_name, tables.prune.tables, "prune") if tables.prune else []
     int8, fp16 = (
-        _match_tables(found, tables.int8, "int8"),
-        _match_tables(found, tables.fp16, "fp16"),
+        _match_tables(tables_by_name, tables.int8, "int8"),
+        _match_tables(tables_by_name, tables.fp16, "fp16"),
     )
     both = set(int8) & set(fp16)
     if both:
         raise UsageError(
             f"the table {min(both)} cannot be both int8 and fp16", code="table-in-two-forms"
         )
-    newest = _newest_use(given, tables, pruned)
-    told = {}
+    newest = _newest_use(source, tables, pruned)
+    configs = {}
     for name in dict.fromkeys([*pruned, *int8, *fp16]):
         form = "int8" if name in int8 else "fp16" if name in fp16 else "float"
-        _check(name, found[name])
-        kept = None
+        _check(name, tables_by_name[name])
+        keep = None
         if tables.prune and name in pruned:
-            used = read_tensor(given, _last_use_key(tables.prune.last_use, name))
-            kept = used >= newest - tables.prune.within
-        made = _make_table(found.pop(name), form, kept)
-        told[name] = about(made)
-        _replace_module(model, name, made)
-    return told
+            used = read_tensor(source, _last_use_key(tables.prune.last_use, name))
+            keep = used >= newest - tables.prune.within
+        table = _make_table(tables_by_name.pop(name), form, keep)
+        configs[name] = about(table)
+        _replace_module(model, name, table)
+    return configs
 
 
-def _match_tables(found: Iterable[str], patterns: Iterable[str], what: str) -> list[str]:
+def _match_tables(names_of_tables: Iterable[str], patterns: Iterable[str], key: str) -> list[str]:
     names: list[str] = []
     for pattern in patterns:
-        matching = fnmatch.filter(found, pattern)
+        matching = fnmatch.filter(names_of_tables, pattern)
         if not matching:
             raise UsageError(
-                f"[tables] {what} names {pattern!r}, but no table is called so",
+                f"[tables] {key} names {pattern!r}, but no table is called so",
                 code="table-not-found",
             )
         names += matching
@@ -143,30 +143,32 @@ def _last_use_key(part: str, table: str) -> str:
     return f"{part}.{table}"
 
 
-def _newest_use(given: TensorSource, tables: TableOptions, pruned: list[str]) -> float:
+def _newest_use(source: TensorSource, tables: TableOptions, pruned: list[str]) -> float:
     """The newest use of any row of any table."""
     newest = 0.0
     for name in pruned:
         assert tables.prune is not None
         key = _last_use_key(tables.prune.last_use, name)
-        if key not in given.shapes:
+        if key not in source.shapes:
             raise PublishFailed(
                 f"the anchor has no {key}, which says when rows were last used",
                 code="last-use-missing",
             )
-        newest = max(newest, float(read_tensor(given, key).max()))
+        newest = max(newest, float(read_tensor(source, key).max()))
     return newest
 
 
-def _make_table(table: AnyTable, form: str, kept: Tensor | None) -> ServingTable:
+def _make_table(table: AnyTable, form: str, keep: Tensor | None) -> ServingTable:
     weight, places = table.weight.detach(), None
-    if kept is not None:
-        if kept.shape != weight.shape[:1]:
-            told = f"{kept.shape[0]} last uses are there for {weight.shape[0]} rows"
-            raise PublishFailed(f"a table cannot be pruned: {told}", code="last-use-size-mismatch")
-        count = int(kept.sum())
-        places = torch.where(kept, kept.cumsum(0) - 1, count).to(torch.int32)
-        weight = torch.cat([weight[kept], weight.new_zeros(1, weight.shape[1])])
+    if keep is not None:
+        if keep.shape != weight.shape[:1]:
+            reason = f"{keep.shape[0]} last uses are there for {weight.shape[0]} rows"
+            raise PublishFailed(
+                f"a table cannot be pruned: {reason}", code="last-use-size-mismatch"
+            )
+        count = int(keep.sum())
+        places = torch.where(keep, keep.cumsum(0) - 1, count).to(torch.int32)
+        weight = torch.cat([weight[keep], weight.new_zeros(1, weight.shape[1])])
     rows = weight
     if form == "int8":
         rows = torch.ops.quantized.embedding_bag_byte_prepack(weight)
@@ -195,16 +197,18 @@ def about(table: ServingTable) -> dict[str, Any]:
 
 
 def rebuild(
-    model: nn.Module, told: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]
+    model: nn.Module, configs: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]
 ) -> None:
     """Put the same tables into a model that was built anew."""
-    for name, one in told.items():
-        kept = dict(one)
-        places = tensors[f"{name}.places"] if kept.pop("pruned") else None
+    for name, config in configs.items():
+        arguments = dict(config)
+        places = tensors[f"{name}.places"] if arguments.pop("pruned") else None
         _replace_module(
             model,
             name,
-            ServingTable(tensors[f"{name}.rows"], kept.pop("form"), places=places, **kept),
+            ServingTable(
+                tensors[f"{name}.rows"], arguments.pop("form"), places=places, **arguments
+            ),
         )
 
 

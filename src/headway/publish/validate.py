@@ -60,9 +60,9 @@ def latency_reasons(
 ) -> Iterator[Reason]:
     """Of each target; `before` was measured on this machine too."""
     for name, answer in now.items():
-        took = answer.latency_ms
-        if limits.latency_ms is not None and took > limits.latency_ms:
-            text = f"{name} takes {took:.2f} ms, and {limits.latency_ms:g} are allowed"
+        latency_ms = answer.latency_ms
+        if limits.latency_ms is not None and latency_ms > limits.latency_ms:
+            text = f"{name} takes {latency_ms:.2f} ms, and {limits.latency_ms:g} are allowed"
             yield Reason(text, code="target-too-slow")
         old = before.get(name)
         if old is None or limits.latency_growth is None:
@@ -72,10 +72,10 @@ def latency_reasons(
                 text = f"{name} of the snapshot that serves cannot be examined now: {old.error}"
                 yield Reason(text, code="target-not-examined")
             continue
-        if took > old.latency_ms * limits.latency_growth:
+        if latency_ms > old.latency_ms * limits.latency_growth:
             yield Reason(
-                f"{name} takes {took / old.latency_ms:.2f} x as long as the snapshot that serves, "
-                f"and {limits.latency_growth:g} x is allowed",
+                f"{name} takes {latency_ms / old.latency_ms:.2f} x as long as the snapshot "
+                f"that serves, and {limits.latency_growth:g} x is allowed",
                 code="target-has-slowed",
             )
 
@@ -113,16 +113,16 @@ class CheckResult:
 TargetChecker = Callable[[TargetCheck], CheckResult]
 
 
-def check_in_subprocess(asked: TargetCheck) -> CheckResult:
+def check_in_subprocess(check: TargetCheck) -> CheckResult:
     """In a process of its own."""
     with tempfile.TemporaryDirectory(prefix="headway-publish-") as folder:
         result = Path(folder, "answer.json")
         stderr = Path(folder, "stderr")
         try:
             with stderr.open("wb") as errors:  # a pipe may be held by what a target leaves running
-                done = subprocess.run(
+                process = subprocess.run(
                     [sys.executable, "-m", "headway.publish.validate", str(result)],
-                    input=json.dumps(asdict(asked)),
+                    input=json.dumps(asdict(check)),
                     text=True,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
@@ -136,41 +136,41 @@ def check_in_subprocess(asked: TargetCheck) -> CheckResult:
         with contextlib.suppress(OSError, ValueError):
             return CheckResult(**json.loads(result.read_text()))
         last = stderr.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-    if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
-        outside = -done.returncode in EXTERNAL_SIGNALS
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        outside = -process.returncode in EXTERNAL_SIGNALS
         return CheckResult(error=f"it was ended by {name} in a fresh process", transient=outside)
     return CheckResult(error=f"it failed in a fresh process: {last[0]}")
 
 
-def check_here(asked: TargetCheck) -> CheckResult:
+def check_here(check: TargetCheck) -> CheckResult:
     """In this process."""
     from headway.publish import golden, safetensors_io
     from headway.publish.model import import_function
     from headway.publish.targets.base import CONFIG, WEIGHTS, SnapshotContent, load_target
 
-    files = {name: Path(path) for name, path in asked.files.items()}
+    files = {name: Path(path) for name, path in check.files.items()}
     config = json.loads(files[CONFIG].read_text())
-    inputs, wanted = golden.read_golden(
+    inputs, expected = golden.read_golden(
         safetensors_io.read(files[golden.GOLDEN_FILE]), config["inputs"]
     )
-    folder = Path(asked.folder)
-    begun = time.perf_counter()
-    given = SnapshotContent(
-        files, config, safetensors_io.read(files[WEIGHTS]), import_function(asked.factory, folder)
+    folder = Path(check.folder)
+    started = time.perf_counter()
+    content = SnapshotContent(
+        files, config, safetensors_io.read(files[WEIGHTS]), import_function(check.factory, folder)
     )
-    model = load_target(asked.target, asked.options).open(given)
-    said = inputs.call(model)
-    loaded = time.perf_counter() - begun
-    taken: list[float] = []
-    while len(taken) < 3 or (sum(taken) < TIMED_S and len(taken) < MAX_TIMED_CALLS):
-        begun = time.perf_counter()
+    model = load_target(check.target, check.options).open(content)
+    outputs = inputs.call(model)
+    loaded = time.perf_counter() - started
+    seconds: list[float] = []
+    while len(seconds) < 3 or (sum(seconds) < TIMED_S and len(seconds) < MAX_TIMED_CALLS):
+        started = time.perf_counter()
         inputs.call(model)
-        taken.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return CheckResult(
-        difference=golden.max_difference(said, wanted),
-        finite=golden.all_finite(said),
-        latency_ms=1000 * statistics.median(taken),
+        difference=golden.max_difference(outputs, expected),
+        finite=golden.all_finite(outputs),
+        latency_ms=1000 * statistics.median(seconds),
         load_s=loaded,
         peak_mb=_peak() / 1e6,
     )
@@ -179,14 +179,14 @@ def check_here(asked: TargetCheck) -> CheckResult:
 def _peak() -> int:
     """The most bytes that this process had; getrusage would count what its parent had."""
     with open("/proc/self/status") as file:
-        found = (line.split()[1] for line in file if line.startswith("VmHWM:"))
-        return int(next(found, "0")) * 1024
+        values = (line.split()[1] for line in file if line.startswith("VmHWM:"))
+        return int(next(values, "0")) * 1024
 
 
 def _main(result: str) -> None:
-    asked = TargetCheck(**json.loads(sys.stdin.read()))
+    check = TargetCheck(**json.loads(sys.stdin.read()))
     try:
-        answer = check_here(asked)
+        answer = check_here(check)
     except PublishDeferred as error:
         answer = CheckResult(error=str(error), transient=True)
     except HeadwayError as error:

@@ -36,10 +36,10 @@ def watch(
     recipe: Recipe,
     store: SnapshotStore,
     *,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     every_s: float = 10.0,
     once: bool = False,
-    examine: TargetChecker = check_in_subprocess,
+    check_target: TargetChecker = check_in_subprocess,
     publish: Callable[..., Outcome] = job.publish,
 ) -> None:
     """Publish what is there and was not, the oldest first; again and again unless `once`.
@@ -47,44 +47,44 @@ def watch(
     An anchor that was turned down is not tried again. One that could not be published now is,
     at growing intervals and so many times; after a full disk the next round tries anew.
     """
-    then = after_publish(recipe, store, say)
+    after = after_publish(recipe, store, log)
     while True:
         claim = claims.claim_recipe(url, recipe.digest, store)
         for anchor in pending_anchors(url):
             try:
                 _publish_if_due(
-                    anchor, then, claim, partial(publish, orderly=True, examine=examine)
+                    anchor, after, claim, partial(publish, orderly=True, check_target=check_target)
                 )
             except SaveFailed as error:
-                say(with_code(f"not yet: {error}", code=error.code))
-        _register(then)  # last: a registry that is away holds up nobody
+                log(with_code(f"not yet: {error}", code=error.code))
+        _register(after)  # last: a registry that is away holds up nobody
         if once:
             return
         time.sleep(every_s)
 
 
 def _publish_if_due(
-    anchor: Anchor, then: AfterPublish, claim: str, publish: Callable[..., Outcome]
+    anchor: Anchor, after: AfterPublish, claim: str, publish: Callable[..., Outcome]
 ) -> None:
     """Publish it if nobody has, and release it if somebody has."""
-    recipe, store = then.recipe, then.store
+    recipe, store = after.recipe, after.store
     key = anchor.key(recipe.digest)
-    if _is_due(store.noted(key), time.time()):
+    if _is_due(store.outcome_of(key), time.time()):
         try:
             outcome = publish(anchor, recipe, store)
         except AlreadyPublishing:
             return
         except (PublishDeferred, CheckpointUntrusted) as error:
-            _defer(then, key, error, time.time())
+            _defer(after, key, error, time.time())
             return
         except (PublishFailed, CheckpointDamaged) as error:
-            store.note(key, {"rejected": str(error)})
-            then.say(with_code(f"turned down: {error}", code=error.code))
+            store.record_outcome(key, {"rejected": str(error)})
+            after.log(with_code(f"turned down: {error}", code=error.code))
             return
         if outcome.fresh:
-            then.say(f"published {anchor.path} as {outcome.snapshot.name}")
-    if recipe.release and "snapshot" in store.noted(key):
-        then.release(anchor, claim)
+            after.log(f"published {anchor.path} as {outcome.snapshot.name}")
+    if recipe.release and "snapshot" in store.outcome_of(key):
+        after.release(anchor, claim)
 
 
 def _is_due(note: Mapping[str, Any], now: float) -> bool:
@@ -95,21 +95,21 @@ def _is_due(note: Mapping[str, Any], now: float) -> bool:
     return not now < again <= now + MAX_RETRY_S  # or a clock was wrong
 
 
-def _defer(then: AfterPublish, key: str, error: HeadwayError, now: float) -> None:
+def _defer(after: AfterPublish, key: str, error: HeadwayError, now: float) -> None:
     """Try it later; what never succeeds is turned down in the end."""
-    tries = then.store.noted(key).get("tries")
+    tries = after.store.outcome_of(key).get("tries")
     tries = tries + 1 if isinstance(tries, int) else 1
     if tries >= MAX_TRIES:
-        then.store.note(key, {"rejected": f"{error} ({tries} times)"})
-        then.say(with_code(f"turned down: {error}", code=error.code))
+        after.store.record_outcome(key, {"rejected": f"{error} ({tries} times)"})
+        after.log(with_code(f"turned down: {error}", code=error.code))
         return
     wait_s = min(FIRST_RETRY_S * 2 ** (tries - 1), MAX_RETRY_S)
-    then.store.note(key, {"deferred": str(error), "tries": tries, "again": now + wait_s})
-    then.say(with_code(f"not yet: {error}", code=error.code))
+    after.store.record_outcome(key, {"deferred": str(error), "tries": tries, "again": now + wait_s})
+    after.log(with_code(f"not yet: {error}", code=error.code))
 
 
-def _register(then: AfterPublish) -> None:
+def _register(after: AfterPublish) -> None:
     try:
-        then.register()
+        after.register()
     except (RegistryFailed, SnapshotDamaged, SaveFailed) as error:
-        then.say(with_code(f"not registered yet: {error}", code=error.code))
+        after.log(with_code(f"not registered yet: {error}", code=error.code))

@@ -33,19 +33,19 @@ RECIPE_FILE = "publish.toml"
 NO_RECIPE = f"there is no {RECIPE_FILE}"
 
 
-def find_recipe(command: Sequence[str], here: Path) -> tuple[Path | None, str]:
+def find_recipe(command: Sequence[str], folder: Path) -> tuple[Path | None, str]:
     """In the working folder, or beside the script; where there is none for it, why."""
     script = script_and_args(command)[0] if command else ""
-    folders = dict.fromkeys((here, here / Path(script).parent))
-    why = ""
-    for path in (folder / RECIPE_FILE for folder in folders):
+    folders = dict.fromkeys((folder, folder / Path(script).parent))
+    reason = ""
+    for path in (parent / RECIPE_FILE for parent in folders):
         if not path.is_file():
             continue
-        unfit = _mismatch_reason(path, script)
-        if not unfit:
+        mismatch = _mismatch_reason(path, script)
+        if not mismatch:
             return path, ""
-        why = why or unfit
-    return None, why or NO_RECIPE
+        reason = reason or mismatch
+    return None, reason or NO_RECIPE
 
 
 def _mismatch_reason(path: Path, script: str) -> str:
@@ -81,9 +81,9 @@ NOT_RECORDED_YET = "nothing was recorded yet"
 class Choice:
     """What a run is started with; `set` are settings that nobody but us has made."""
 
-    set: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     on: tuple[str, ...] = ()  # all, also those that the user has turned on
-    ours: frozenset[str] = frozenset()  # those that may be taken back
+    revocable: frozenset[str] = frozenset()  # those that may be taken back
     off: Mapping[str, str] = field(default_factory=dict)  # the others, and why
     recipe: str | None = None
 
@@ -109,7 +109,7 @@ def choose_boosters(
         registry.AUTOTUNE: str(autotune) if autotune.is_file() else None,
         registry.ASYNC_SAVE: True,
     }
-    made: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     off: dict[str, str] = {}
     on: list[str] = []
     for name, offer in offered.items():
@@ -121,40 +121,40 @@ def choose_boosters(
                 off[name] = f"set by you ({source})"
         elif offer is None:
             off[name] = NOT_RECORDED_YET
-        elif (known := profile.off.get(name)) and known.versions == versions:
-            off[name] = known.why
-            made[name] = type(value)() if value is not None else None
+        elif (disabled := profile.off.get(name)) and disabled.versions == versions:
+            off[name] = disabled.why
+            settings[name] = type(value)() if value is not None else None
         else:
             on.append(name)
-            made[name] = offer
-    chosen, why = _choose_recipe(profile.off.get(registry.PUBLISH), recipe, no_recipe, publish)
+            settings[name] = offer
+    chosen, reason = _choose_recipe(profile.off.get(registry.PUBLISH), recipe, no_recipe, publish)
     if chosen:
         on.append(registry.PUBLISH)
     else:
-        off[registry.PUBLISH] = why
+        off[registry.PUBLISH] = reason
     limit = hang_limit(profile.silence_s)
     if limit is not None and registry.HANG_WATCH in on and resolved["hang_after"][1] == "default":
-        made["hang_after"] = min(limit, resolved["hang_after"][0])
+        settings["hang_after"] = min(limit, resolved["hang_after"][0])
     return Choice(
-        set=made,
+        settings=settings,
         on=tuple(on),
-        ours=frozenset(name for name in on if name in made),
+        revocable=frozenset(name for name in on if name in settings),
         off=off,
         recipe=chosen,
     )
 
 
 def _choose_recipe(
-    off: DisabledBooster | None, found: Path | None, no_recipe: str, told: str | None
+    off: DisabledBooster | None, path: Path | None, no_recipe: str, flag: str | None
 ) -> tuple[str | None, str]:
     """The recipe to publish by, or why there is none; `told` is empty where it was declined."""
-    if told is not None:
-        return told or None, "set by you (flag)"
-    if found is None:
+    if flag is not None:
+        return flag or None, "set by you (flag)"
+    if path is None:
         return None, no_recipe
-    if off is not None and off.of == recipe_digest(found):
+    if off is not None and off.of == recipe_digest(path):
         return None, off.why
-    return str(found), ""
+    return str(path), ""
 
 
 class RevocableBooster(Protocol):
@@ -165,90 +165,92 @@ class RevocableBooster(Protocol):
         """What it sets."""
 
     @property
-    def acted(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the job was given anything by it."""
 
 
 class BoosterMonitor:
     """One for all attempts of a run on this node."""
 
-    def __init__(self, job: str, choice: Choice, known: Mapping[str, Baseline], say: Say) -> None:
-        self.job, self.choice, self.say = job, choice, say
-        self.known = {kind: one.known() for kind, one in known.items()}
-        self.parts: dict[str, RevocableBooster] = {}
+    def __init__(
+        self, job: str, choice: Choice, baselines: Mapping[str, Baseline], log: Say
+    ) -> None:
+        self.job, self.choice, self.log = job, choice, log
+        self.values = {kind: baseline.values() for kind, baseline in baselines.items()}
+        self.boosters: dict[str, RevocableBooster] = {}
         self.dropped: dict[str, str] = {}  # from now on, and why
-        self.settled: dict[str, str] = {}  # the same for the job, not for this run alone
+        self.confirmed_culprits: dict[str, str] = {}  # the same for the job, not for this run alone
         self._reasons: dict[str, str] = {}
-        self._firm: set[str] = set()
+        self._evident: set[str] = set()
 
-    def begin(self, write: Callable[[dict[str, Any]], object]) -> None:
+    def begin(self, emit: Callable[[dict[str, Any]], object]) -> None:
         """An attempt begins; its journal says with what."""
         on = [name for name in self.choice.on if name not in self.dropped]
         off = {**self.choice.off, **self.dropped}
-        learned = self.parts.get(registry.LEARN)
-        told = {"job": self.job, "gpus": host_facts.gpu_models(), "on": on, "off": off}
-        told |= {"known": self.known, "learned": sorted(learned.env) if learned else []}
-        write({"ev": "auto", "t": now(), **told})
+        learned = self.boosters.get(registry.LEARN)
+        fields = {"job": self.job, "gpus": host_facts.gpu_models(), "on": on, "off": off}
+        fields |= {"known": self.values, "learned": sorted(learned.env) if learned else []}
+        emit({"ev": "auto", "t": now(), **fields})
 
     def dropped_env(self) -> set[str]:
         """Variables that the next attempt does not get."""
-        return {key for name in self.dropped if (p := self.parts.get(name)) for key in p.env}
+        return {key for name in self.dropped if (p := self.boosters.get(name)) for key in p.env}
 
     def suspects(self, ended: AttemptResult) -> list[str]:
         """Boosters that may be to blame for a bad end, on this node."""
-        self.went_on(ended.stepped)
+        self.confirm_dropped(ended.stepped)
         if not ended.status or ended.signal is not None:
             return []
         try:
-            found = self._suspect(ended)
+            suspicion = self._suspect(ended)
         except Exception as error:  # a fault of ours must not cost the job its restart
-            self.say(
+            self.log(
                 with_code(
                     f"headway: auto: no suspect was looked for ({type(error).__name__}: {error})",
                     code="booster-diagnosis-failed",
                 )
             )
             return []
-        self._reasons = {**found.trial, **found.firm}
-        self._firm = set(found.firm)
+        self._reasons = {**suspicion.tentative, **suspicion.evident}
+        self._evident = set(suspicion.evident)
         return sorted(self._reasons)
 
     def _suspect(self, ended: AttemptResult) -> Suspicion:
         ranks = [rank for ranks in ended.elastic_restarts for rank in ranks]
         return suspicion.find_suspects(
-            on=self.choice.ours - self.dropped.keys(),
+            enabled=self.choice.revocable - self.dropped.keys(),
             facts=ended.facts,
-            places=[str(error.get("where")) for rank in ranks for error in rank.errors],
+            error_frames=[str(error.get("where")) for rank in ranks for error in rank.errors],
             category=verdict.judge(ended.facts).category,
             stepped=ended.stepped,
-            saving=suspicion.async_save_state([rank.path for rank in ranks], now()),
-            acted=[name for name, part in self.parts.items() if part.acted],
+            async_save=suspicion.async_save_state([rank.path for rank in ranks], now()),
+            active=[name for name, part in self.boosters.items() if part.is_active],
         )
 
     def drop(self, suspects: Sequence[str]) -> None:
         """All nodes have agreed: these are left out from now on."""
         for name in suspects:
-            why = self._reasons.get(name, "it may be to blame for how the job ended elsewhere")
-            self.dropped.setdefault(name, why)
-            if name in self._firm:
-                self.settled[name] = why
-            self.say(
+            reason = self._reasons.get(name, "it may be to blame for how the job ended elsewhere")
+            self.dropped.setdefault(name, reason)
+            if name in self._evident:
+                self.confirmed_culprits[name] = reason
+            self.log(
                 with_code(
-                    f"headway: auto: without {name} from now on: {why}", code="booster-dropped"
+                    f"headway: auto: without {name} from now on: {reason}", code="booster-dropped"
                 )
             )
 
-    def went_on(self, stepped: bool) -> None:
+    def confirm_dropped(self, stepped: bool) -> None:
         """An attempt has made steps: what it ran without was to blame."""
         if stepped:
-            self.settled.update(self.dropped)
+            self.confirmed_culprits.update(self.dropped)
 
 
 class StaticBooster:
     """A part whose variables are known from the start."""
 
     def __init__(self, env: Mapping[str, str], *, acts: bool = True) -> None:
-        self.env, self.acted = env, acts and bool(env)
+        self.env, self.is_active = env, acts and bool(env)
 
 
 Say = Callable[[str], object]
@@ -268,43 +270,43 @@ class AutoPolicy:
         output: str | None,
         resolved: Mapping[str, tuple[Any, str]],
         publish: str | None,
-        say: Say,
+        log: Say,
     ) -> None:
-        self.say = say
+        self.log = log
         self.job = identify(command)
-        self.shelf = ProfileStore(runs_folder(output), say)
-        found = run_folder.installed_versions()
-        self.versions = f"headway {found['headway']}, torch {found.get('torch', '?')}"
-        self.profile = self._published_last(self.shelf.read(self.job.id))
+        self.profiles = ProfileStore(runs_folder(output), log)
+        versions = run_folder.installed_versions()
+        self.versions = f"headway {versions['headway']}, torch {versions.get('torch', '?')}"
+        self.profile = self._published_last(self.profiles.read(self.job.id))
         self.recipe, no_recipe = find_recipe(command, Path.cwd())
         self.choice = choose_boosters(
             resolved,
             self.profile,
             versions=self.versions,
-            archives=self.shelf.archives,
+            archives=self.profiles.archives,
             autotune=self._autotune(),
             recipe=self.recipe,
             no_recipe=no_recipe,
             publish=publish,
         )
         if publish is None and no_recipe not in ("", NO_RECIPE):
-            say(
+            log(
                 with_code(
                     f"headway: auto: nothing will be published: {no_recipe}",
                     code="auto-publish-off",
                 )
             )
-        self.pilot = BoosterMonitor(self.job.id, self.choice, self._known(), say)
-        self.wrong: dict[str, DisabledBooster] = {}
+        self.monitor = BoosterMonitor(self.job.id, self.choice, self._known(), log)
+        self.unusable: dict[str, DisabledBooster] = {}
 
     def _autotune(self) -> Path:
         """The file of an earlier run; one that is damaged is made again."""
-        path = self.shelf.autotune(self.job.id)
+        path = self.profiles.autotune(self.job.id)
         try:
             if path.is_file():
                 advice.check_advice_file(path)
         except HeadwayError as error:
-            self.say(
+            self.log(
                 with_code(
                     f"headway: auto: {error}; it is made again", code="auto-profile-recreated"
                 )
@@ -314,55 +316,59 @@ class AutoPolicy:
 
     def _known(self) -> dict[str, Baseline]:
         """Figures of earlier runs, and of those beside them that had no booster."""
-        known = dict(self.profile.measured)
+        baselines = dict(self.profile.measured)
         for kind, plain in learning.other_baselines(
-            self.shelf.runs, self.job.id, host_facts.gpu_models()
+            self.profiles.runs, self.job.id, host_facts.gpu_models()
         ):
-            known[kind] = known.get(kind, Baseline()).or_else(plain)
-        return known
+            baselines[kind] = baselines.get(kind, Baseline()).or_else(plain)
+        return baselines
 
     def _published_last(self, profile: JobProfile) -> JobProfile:
         """What became of the last publish is known only now."""
         recipe, _ = find_recipe(profile.words, Path.cwd())
         if recipe is None or not profile.last_run:
             return profile
-        why = learning.publish_error(self.shelf.runs / profile.last_run, recipe)
-        if not why:
+        reason = learning.publish_error(self.profiles.runs / profile.last_run, recipe)
+        if not reason:
             return profile
         off = DisabledBooster(
-            why=f"the last one failed: {why}",
+            why=f"the last one failed: {reason}",
             versions=self.versions,
             of=recipe_digest(recipe),
         )
-        changed = self.shelf.update(self.job.id, lambda old: old.without(registry.PUBLISH, off))
+        changed = self.profiles.update(
+            self.job.id, lambda old: old.with_disabled(registry.PUBLISH, off)
+        )
         return changed or profile
 
     @property
     def hang_limit_s(self) -> float:
         """Seconds without a step by which a hang is judged."""
-        return float(self.choice.set.get("hang_after", FLOOR_S))
+        return float(self.choice.settings.get("hang_after", FLOOR_S))
 
-    def cannot_publish(self, why: str) -> None:
+    def cannot_publish(self, reason: str) -> None:
         """The recipe is of no use; the job is run without it."""
-        self.say(
-            with_code(f"headway: auto: nothing will be published: {why}", code="auto-publish-off")
+        self.log(
+            with_code(
+                f"headway: auto: nothing will be published: {reason}", code="auto-publish-off"
+            )
         )
         on = tuple(name for name in self.choice.on if name != registry.PUBLISH)
-        off = {**self.choice.off, registry.PUBLISH: why}
-        self.choice = self.pilot.choice = replace(self.choice, on=on, off=off, recipe=None)
+        off = {**self.choice.off, registry.PUBLISH: reason}
+        self.choice = self.monitor.choice = replace(self.choice, on=on, off=off, recipe=None)
         if self.recipe is not None:
-            self.wrong[registry.PUBLISH] = DisabledBooster(
-                why=why, versions=self.versions, of=recipe_digest(self.recipe)
+            self.unusable[registry.PUBLISH] = DisabledBooster(
+                why=reason, versions=self.versions, of=recipe_digest(self.recipe)
             )
 
     def end(self, run: Path, status: int) -> None:
         """The run is over."""
         try:
             if status == 0:
-                self.pilot.went_on(True)
+                self.monitor.confirm_dropped(True)
             self._learn(run, status)
         except Exception as error:
-            self.say(
+            self.log(
                 with_code(
                     f"headway: auto: nothing was learned ({type(error).__name__}: {error})",
                     code="auto-learning-failed",
@@ -374,22 +380,22 @@ class AutoPolicy:
         journals, _ = reader.read_journals(str(run / JOURNAL))
         if not learning.is_rank0_host(journals, os.uname().nodename):
             return  # the node of rank 0 does it
-        seen = learning.run_findings(
-            loaded, journals, status, self.pilot.settled, self.hang_limit_s
+        findings = learning.run_findings(
+            loaded, journals, status, self.monitor.confirmed_culprits, self.hang_limit_s
         )
 
-        def change(known: JobProfile) -> JobProfile:
-            changed = learning.updated_profile(known, seen, self.versions, self.job.words)
-            for name, off in self.wrong.items():
-                changed = changed.without(name, off)
+        def change(profile: JobProfile) -> JobProfile:
+            changed = learning.updated_profile(profile, findings, self.versions, self.job.words)
+            for name, off in self.unusable.items():
+                changed = changed.with_disabled(name, off)
             return changed
 
-        changed = self.shelf.update(self.job.id, change)
+        changed = self.profiles.update(self.job.id, change)
         if changed is None:
             return
         for name, off in changed.off.items():
             if name not in self.profile.off:
-                self.say(
+                self.log(
                     with_code(
                         f"headway: auto: {name} is off for this job from now on: {off.why}",
                         code="booster-off",
@@ -397,4 +403,4 @@ class AutoPolicy:
                 )
         content = learning.autotune_advice(loaded.name, journals)
         if content is not None:
-            write_atomically(self.shelf.autotune(self.job.id), content)
+            write_atomically(self.profiles.autotune(self.job.id), content)

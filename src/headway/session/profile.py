@@ -50,10 +50,10 @@ class Baseline:
 
     def or_else(self, older: Baseline) -> Baseline:
         """What is not measured here is taken from an older one."""
-        mine = {name: value for name, value in asdict(self).items() if value is not None}
-        return replace(older, **mine)
+        measured = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(older, **measured)
 
-    def known(self) -> dict[str, float]:
+    def values(self) -> dict[str, float]:
         """Those that were seen."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -71,15 +71,15 @@ class JobProfile:
     refused: int = 0  # runs in a row whose archive could not be used
     silence_s: float | None = None  # the longest in a run that went well
 
-    def without(self, name: str, off: DisabledBooster) -> JobProfile:
+    def with_disabled(self, name: str, off: DisabledBooster) -> JobProfile:
         """That booster is off from now on; the first reason stays, of each recipe."""
         if name in self.off and self.off[name].of == off.of:
             return self
         return replace(self, off={**self.off, name: off})
 
-    def with_measured(self, kind: str, new: Baseline) -> JobProfile:
+    def with_baseline(self, kind: str, new: Baseline) -> JobProfile:
         """The newest kinds are kept."""
-        others = [(name, one) for name, one in self.measured.items() if name != kind]
+        others = [(name, baseline) for name, baseline in self.measured.items() if name != kind]
         new = new.or_else(self.measured.get(kind, Baseline()))
         return replace(self, measured=dict([*others, (kind, new)][-MAX_KINDS:]))
 
@@ -89,47 +89,51 @@ def to_dict(profile: JobProfile) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(profile)}
 
 
-def from_dict(found: Any) -> JobProfile:
+def from_dict(content: Any) -> JobProfile:
     """UnreadableProfile or NewerProfile where it is none of ours."""
     try:
-        schema = found["schema"]
+        schema = content["schema"]
         if type(schema) is int and schema > SCHEMA:
             raise NewerProfile(f"schema {schema}")
         if schema != SCHEMA:
             raise UnreadableProfile(f"schema {schema!r}")
         return JobProfile(
-            job=str(found["job"]),
-            words=tuple(map(str, found["words"])),
-            runs=int(found["runs"]),
-            last_run=str(found["last_run"]),
+            job=str(content["job"]),
+            words=tuple(map(str, content["words"])),
+            runs=int(content["runs"]),
+            last_run=str(content["last_run"]),
             off={
-                name: _parse_disabled(found["off"][name])
+                name: _parse_disabled(content["off"][name])
                 for name in BOOSTERS
-                if name in found["off"]
+                if name in content["off"]
             },
-            measured={str(kind): _parse_baseline(one) for kind, one in found["measured"].items()},
-            refused=int(found["refused"]),
-            silence_s=_parse_seconds(found["silence_s"]),
+            measured={
+                str(kind): _parse_baseline(item) for kind, item in content["measured"].items()
+            },
+            refused=int(content["refused"]),
+            silence_s=_parse_seconds(content["silence_s"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnreadableProfile(f"{type(error).__name__}: {error}") from None
 
 
-def _parse_disabled(found: Mapping[str, Any]) -> DisabledBooster:
+def _parse_disabled(content: Mapping[str, Any]) -> DisabledBooster:
     return DisabledBooster(
-        why=str(found["why"])[:MAX_REASON_CHARS],
-        versions=str(found["versions"]),
-        of=str(found.get("of", "")),
+        why=str(content["why"])[:MAX_REASON_CHARS],
+        versions=str(content["versions"]),
+        of=str(content.get("of", "")),
     )
 
 
-def _parse_baseline(found: Mapping[str, Any]) -> Baseline:
-    return Baseline(**{one.name: _parse_seconds(found.get(one.name)) for one in fields(Baseline)})
+def _parse_baseline(content: Mapping[str, Any]) -> Baseline:
+    return Baseline(
+        **{seconds.name: _parse_seconds(content.get(seconds.name)) for seconds in fields(Baseline)}
+    )
 
 
 def _parse_seconds(value: Any) -> float | None:
-    good = type(value) in (int, float) and math.isfinite(value) and 0 <= value < 1e7
-    return float(value) if good else None
+    valid = type(value) in (int, float) and math.isfinite(value) and 0 <= value < 1e7
+    return float(value) if valid else None
 
 
 MIN_HANG_LIMIT_S = 30.0
@@ -151,8 +155,8 @@ Say = Callable[[str], object]
 class ProfileStore:
     """The profiles beside one folder of runs."""
 
-    def __init__(self, runs: Path, say: Say = lambda text: None) -> None:
-        self.runs, self.root, self.say = runs, runs / PROFILES_FOLDER, say
+    def __init__(self, runs: Path, log: Say = lambda text: None) -> None:
+        self.runs, self.root, self.log = runs, runs / PROFILES_FOLDER, log
 
     @property
     def archives(self) -> Path:
@@ -171,7 +175,7 @@ class ProfileStore:
         """What is known of it; nothing where there is nothing that can be read."""
         return self._read(job) or JobProfile(job=job)
 
-    def look(self, job: str) -> JobProfile:
+    def read_strict(self, job: str) -> JobProfile:
         """The same for people: what cannot be read is one sentence, and left as it is."""
         path = self.path(job)
         try:
@@ -195,7 +199,7 @@ class ProfileStore:
         except FileNotFoundError:
             pass
         except NewerProfile as error:
-            self.say(
+            self.log(
                 with_code(
                     f"headway: auto: {path} is of a newer Headway ({error}), and not used",
                     code="profile-newer-schema",
@@ -203,10 +207,10 @@ class ProfileStore:
             )
             return None
         except (OSError, ValueError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is damaged"
-            self.say(
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+            self.log(
                 with_code(
-                    f"headway: auto: {path} is set aside, {why}; what it knew is learned again",
+                    f"headway: auto: {path} is set aside, {reason}; what it knew is learned again",
                     code="profile-set-aside",
                 )
             )
@@ -220,15 +224,15 @@ class ProfileStore:
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
             with self._locked(job):
-                known = self._read(job)
-                if known is None:
+                profile = self._read(job)
+                if profile is None:
                     return None
-                changed = change(known)
+                changed = change(profile)
                 content = json.dumps(to_dict(changed), indent=1) + "\n"
                 write_atomically(self.path(job), content)
                 return changed
         except OSError as error:
-            self.say(
+            self.log(
                 with_code(
                     f"headway: auto: nothing is kept, {self.root}: {error.strerror}",
                     code="profile-unwritable",

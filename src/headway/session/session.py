@@ -83,10 +83,10 @@ class Session:
         self.args = args
         self.command = args.command[1:] if args.command[:1] == ["--"] else args.command
         self.cut_short = False  # the time for what follows the job was over
-        self.order: PublishRequest | None = None
-        self.lesson: RecompileLearner | None = None
-        self.ingester: StoreIngest | None = None
-        self.shipper: RunUploader | None = None
+        self.publish_request: PublishRequest | None = None
+        self.recompile_learner: RecompileLearner | None = None
+        self.store_ingest: StoreIngest | None = None
+        self.uploader: RunUploader | None = None
 
     def prepare(self) -> None:
         """Check what the user has given, then find a folder and start what works beside the job.
@@ -102,7 +102,7 @@ class Session:
                 "no command to run; type: headway run -- torchrun train.py", code="command-missing"
             )
         supervisor.check_command(self.command)
-        self.settings, self.drive = _resolve_settings(
+        self.settings, self.auto = _resolve_settings(
             self.command,
             args.publish,
             auto=args.auto,
@@ -133,76 +133,76 @@ class Session:
         )
         store = _compile_store(settings)
         _check_store_url(settings)
-        self.order = _publish_request(args, self.drive)
+        self.publish_request = _publish_request(args, self.auto)
         try:
-            self.target = run_folder.prepare(
+            self.run_folder = run_folder.prepare(
                 self.command,
                 output=settings.output,
                 name=settings.name,
                 force=args.force,
                 join=args.join,
                 labels=_labels(settings, self.command),
-                boosters=_enabled_boosters(settings, self.order),
+                boosters=_enabled_boosters(settings, self.publish_request),
             )
         except TargetUnwritable as error:
             url = settings.output if settings.output and "://" in settings.output else None
-            self.target = run_folder.prepare_temporary(self.command, url, str(error))
+            self.run_folder = run_folder.prepare_temporary(self.command, url, str(error))
         self._announce()
-        for part in (self._learn, self._ingest, self._ship):
+        for part in (self._start_learning, self._start_ingest, self._start_upload):
             self._guarded(part)
         if store is not None:
-            self._guarded(self._share, store)
-        if self.drive is not None:
-            self._guarded(self._watch_boosters, self.drive)
+            self._guarded(self._share_cache, store)
+        if self.auto is not None:
+            self._guarded(self._monitor_boosters, self.auto)
 
     @property
     def _recorded(self) -> bool:
         """Whether somebody will look at the run folder, here or at its URL."""
-        return not self.target.temporary or self.target.url is not None
+        return not self.run_folder.temporary or self.run_folder.url is not None
 
     def _announce(self) -> None:
-        where, note = self.target, self.target.note
+        run, note = self.run_folder, self.run_folder.note
         if note:
             reason = note if self._recorded else f"not recording: {note}"
             log_warning(reason, code=note.code)
-        if self._recorded and (where.temporary or not note):  # else the note says where
-            log(f"headway: recording to {where.url or where.folder}")
+        if self._recorded and (run.temporary or not note):  # else the note says where
+            log(f"headway: recording to {run.url or run.folder}")
         if self._recorded:
-            log(f"headway: watch it with `headway top {where.folder}`")
+            log(f"headway: watch it with `headway top {run.folder}`")
 
-    def _learn(self) -> None:
+    def _start_learning(self) -> None:
         from headway.compile.recompiles.learning import RecompileLearner
         from headway.launch.run_folder import job_name
 
-        if self.settings.learn and not self.target.temporary:
-            folder = self.target.folder.parent
-            lesson = self.lesson = RecompileLearner(
+        if self.settings.learn and not self.run_folder.temporary:
+            folder = self.run_folder.folder.parent
+            lesson = self.recompile_learner = RecompileLearner(
                 folder, job_name(self.command), self.command, log
             )
             env = {**self.options.env, **lesson.begin(os.environ)}
             self.options = replace(self.options, env=env)
 
-    def _ingest(self) -> None:
-        if not self.target.temporary:
-            self.ingester = _store_ingest(self.settings, self.target)
-        if self.ingester is not None:
-            self.ingester.start()
+    def _start_ingest(self) -> None:
+        if not self.run_folder.temporary:
+            self.store_ingest = _store_ingest(self.settings, self.run_folder)
+        if self.store_ingest is not None:
+            self.store_ingest.start()
 
-    def _ship(self) -> None:
+    def _start_upload(self) -> None:
         from headway.storage.upload import RunUploader
 
-        if self.target.url:
-            self.shipper = RunUploader(self.target.folder, self.target.url)
-            self.shipper.start()
+        if self.run_folder.url:
+            self.uploader = RunUploader(self.run_folder.folder, self.run_folder.url)
+            self.uploader.start()
 
-    def _share(self, store: ArchiveStore) -> None:
+    def _share_cache(self, store: ArchiveStore) -> None:
         self.options = replace(
             self.options, companion=_compile_cache_sync(store, self.command, self.settings)
         )
 
-    def _watch_boosters(self, drive: AutoPolicy) -> None:
+    def _monitor_boosters(self, drive: AutoPolicy) -> None:
         self.options = replace(
-            self.options, policy=_booster_monitor(drive, self.options, self.lesson)
+            self.options, policy=_booster_monitor(drive, self.options, self.recompile_learner)
         )
 
     def run(self) -> int:
@@ -211,7 +211,7 @@ class Session:
         from headway.launch.supervisor import Supervisor
 
         try:
-            supervisor = Supervisor(self.command, self.target, self.options, log)
+            supervisor = Supervisor(self.command, self.run_folder, self.options, log)
         except Exception as error:
             log_fault("the job runs as without Headway", error)
             return child_process.run(self.command, os.environ)
@@ -232,40 +232,42 @@ class Session:
 
     def _closing(self, status: int) -> list[tuple[str, Callable[[], object]]]:
         """What follows the job, by name: the record first, then what takes longer."""
-        folder = self.target.folder
+        folder = self.run_folder.folder
         parts: list[tuple[str, Callable[[], object]]] = []
-        if self.order is not None and status == 0:
-            parts.append(("publishing", partial(_start_publish, self.order, self.target)))
+        if self.publish_request is not None and status == 0:
+            parts.append(
+                ("publishing", partial(_start_publish, self.publish_request, self.run_folder))
+            )
         if self._recorded:
-            parts.append(("report", self._report))
-        if self.shipper is not None:
-            parts.append(("shipping", self._finish_shipping))
-        if self.ingester is not None:
-            parts.append(("ingesting", self.ingester.finish))
-        if self.lesson is not None:
-            parts.append(("learning", partial(self.lesson.end, folder, status)))
-        if self.drive is not None and not self.target.temporary:
-            parts.append(("booster profile", partial(self.drive.end, folder, status)))
-        if self.target.temporary:
+            parts.append(("report", self._write_results))
+        if self.uploader is not None:
+            parts.append(("shipping", self._finish_upload))
+        if self.store_ingest is not None:
+            parts.append(("ingesting", self.store_ingest.finish))
+        if self.recompile_learner is not None:
+            parts.append(("learning", partial(self.recompile_learner.end, folder, status)))
+        if self.auto is not None and not self.run_folder.temporary:
+            parts.append(("booster profile", partial(self.auto.end, folder, status)))
+        if self.run_folder.temporary:
             parts.append(("temporary folder", partial(shutil.rmtree, folder, ignore_errors=True)))
         return parts
 
-    def _report(self) -> None:
+    def _write_results(self) -> None:
         try:
-            write_results(self.target.folder, quiet=not self.settings.report)
+            write_results(self.run_folder.folder, quiet=not self.settings.report)
         except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
             log_warning(
                 f"the ledger could not be written ({type(error).__name__}: {error}); "
-                f"the journals are in {self.target.folder}",
+                f"the journals are in {self.run_folder.folder}",
                 code="ledger-not-written",
             )
 
-    def _finish_shipping(self) -> None:
-        assert self.shipper is not None
-        self.shipper.finish()
-        if self.shipper.error:
+    def _finish_upload(self) -> None:
+        assert self.uploader is not None
+        self.uploader.finish()
+        if self.uploader.error:
             log_warning(
-                f"could not ship to {self.shipper.url}: {self.shipper.error}",
+                f"could not ship to {self.uploader.url}: {self.uploader.error}",
                 code="run-not-shipped",
             )
 
@@ -294,7 +296,7 @@ def _resolve_settings(
     except Exception as error:  # the job runs as it would without
         log_warning(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
         return settings, None
-    return replace(settings, **drive.choice.set), drive
+    return replace(settings, **drive.choice.settings), drive
 
 
 def _booster_monitor(
@@ -306,16 +308,16 @@ def _booster_monitor(
     from headway.session import registry
     from headway.session.auto import StaticBooster
 
-    parts = drive.pilot.parts
+    parts = drive.monitor.boosters
     if isinstance(options.companion, CompileCacheSync):
         parts[registry.COMPILE_CACHE] = options.companion
     if lesson is not None:
         parts[registry.LEARN] = StaticBooster(lesson.applied)
     for name, variable in ((registry.AUTOTUNE, ENV_AUTOTUNE), (registry.ASYNC_SAVE, ENV_ASYNC)):
-        told = {variable: options.env[variable]} if variable in options.env else {}
+        env = {variable: options.env[variable]} if variable in options.env else {}
         # A save behind the training is judged by what became of it.
-        parts[name] = StaticBooster(told, acts=name == registry.AUTOTUNE)
-    return drive.pilot
+        parts[name] = StaticBooster(env, acts=name == registry.AUTOTUNE)
+    return drive.monitor
 
 
 def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
@@ -330,12 +332,12 @@ def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
     return {"code": code_digest(command), "config": config_digest(command), **labels}
 
 
-def _enabled_boosters(settings: Settings, order: PublishRequest | None) -> list[str]:
+def _enabled_boosters(settings: Settings, request: PublishRequest | None) -> list[str]:
     """The names of those that are on, whoever has turned them on."""
     from headway.session.registry import BOOSTERS, PUBLISH
 
     on = [name for name in BOOSTERS if name != PUBLISH and getattr(settings, name)]
-    return [*on, PUBLISH] if order is not None else on
+    return [*on, PUBLISH] if request is not None else on
 
 
 def _check_store_url(settings: Settings) -> None:
@@ -347,7 +349,7 @@ def _check_store_url(settings: Settings) -> None:
         remote.check_url(url)
 
 
-def _store_ingest(settings: Settings, where: RunFolder) -> StoreIngest | None:
+def _store_ingest(settings: Settings, run: RunFolder) -> StoreIngest | None:
     """Who writes the run to a store, if that is wanted and can be done."""
     if not settings.store:
         return None
@@ -360,7 +362,7 @@ def _store_ingest(settings: Settings, where: RunFolder) -> StoreIngest | None:
     except MissingExtra as error:
         log_warning(f"the run will not be in the store: {error}", code=error.code)
         return None
-    return StoreIngest(where.folder, settings.store, log)
+    return StoreIngest(run.folder, settings.store, log)
 
 
 def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> PublishRequest | None:
@@ -371,34 +373,34 @@ def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> Publ
     if not recipe:
         return None
     try:
-        order = after_run.parse_request(recipe, args.publish_to, args.publish_by)
-        _check_recipe(order)
+        request = after_run.parse_request(recipe, args.publish_to, args.publish_by)
+        _check_recipe(request)
     except HeadwayError as error:
         if drive is None or args.publish:
             raise
         drive.cannot_publish(str(error))
         return None
-    return order
+    return request
 
 
 def _probe_env(settings: Settings) -> dict[str, str]:
     """What the probe is told to do beside recording."""
     from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
 
-    told = {ENV_ASYNC: "1"} if settings.async_save else {}
+    env = {ENV_ASYNC: "1"} if settings.async_save else {}
     if settings.autotune:
         from headway.compile.autotune.advice import find_advice_file
 
-        told[ENV_AUTOTUNE] = str(find_advice_file(settings.autotune))
-    return told
+        env[ENV_AUTOTUNE] = str(find_advice_file(settings.autotune))
+    return env
 
 
 def _compile_store(settings: Settings) -> ArchiveStore | None:
     """Where compiled code is shared, if that is wanted and may be used."""
     if settings.compile_tier not in TIERS:
-        told = settings.compile_tier
+        tier = settings.compile_tier
         raise UsageError(
-            f"compile_tier is {told!r}, but it must be one of {', '.join(TIERS)}",
+            f"compile_tier is {tier!r}, but it must be one of {', '.join(TIERS)}",
             code="setting-invalid",
             setting="compile_tier",
         )
@@ -415,15 +417,15 @@ def _compile_store(settings: Settings) -> ArchiveStore | None:
     if off:
         log_warning(f"compile cache: not used, {off} is set", code="compile-cache-disabled")
         return None
-    why = store.untrusted_reason()
-    if why and "://" in settings.compile_cache:
+    reason = store.untrusted_reason()
+    if reason and "://" in settings.compile_cache:
         raise UsageError(
-            f"archives are run as code, and {why}; give the team's key with --cache-key FILE",
+            f"archives are run as code, and {reason}; give the team's key with --cache-key FILE",
             code="archive-key-missing",
         )
-    if why:
+    if reason:
         log_warning(
-            f"compile cache: not used, {why}, or give a key with --cache-key FILE",
+            f"compile cache: not used, {reason}, or give a key with --cache-key FILE",
             code="compile-cache-key-missing",
         )
         return None
@@ -448,40 +450,40 @@ def _compile_cache_sync(
         return None
 
 
-def _check_recipe(order: PublishRequest) -> None:
+def _check_recipe(request: PublishRequest) -> None:
     """What is wrong in it is told before the training begins, not when it has ended."""
     from headway.publish import recipe
     from headway.publish.after_run import LOCAL
 
-    found = recipe.read_recipe(Path(order.recipe))
-    if order.by[0] == LOCAL:  # elsewhere other things may be installed
-        recipe.check_functions(found)
+    parsed = recipe.read_recipe(Path(request.recipe))
+    if request.by[0] == LOCAL:  # elsewhere other things may be installed
+        recipe.check_functions(parsed)
 
 
-def _start_publish(order: PublishRequest, where: RunFolder) -> None:
+def _start_publish(request: PublishRequest, run: RunFolder) -> None:
     """The last checkpoint of a job that has ended well is handed over; nobody waits for it."""
     from headway.publish import after_run
 
     try:
-        saves = after_run.find_saved(where.journal, os.uname().nodename)
+        saves = after_run.find_saved(run.journal, os.uname().nodename)
         if not saves.on_this_host:
             return  # the node of rank 0 does it
-        anchor = _find_anchor(saves, where)
+        anchor = _find_anchor(saves, run)
         if anchor is None:
             log_warning(
                 "nothing is published: no checkpoint of the job was found", code="not-published"
             )
             return
-        log(f"headway: publishing {anchor}: {after_run.start_publish(order, anchor, where)}")
+        log(f"headway: publishing {anchor}: {after_run.start_publish(request, anchor, run)}")
     except Exception as error:  # the job has ended well: that is not to be lost
         log_warning(f"nothing is published: {error or type(error).__name__}", code="not-published")
 
 
-def _find_anchor(saves: SavedCheckpoints, where: RunFolder) -> str | None:
+def _find_anchor(saves: SavedCheckpoints, run: RunFolder) -> str | None:
     """A checkpoint of a Checkpointer that this run has made, else of DCP, else of torch.save."""
     from headway.journal import run_files
     from headway.publish.anchor import last_anchor
 
-    since = float(run_files.read_identity(where.folder).get("created") or 0.0)
-    found = filter(None, (last_anchor(store, since) for store in saves.stores))
-    return next(found, next(iter((*saves.folders, *saves.files)), None))
+    since = float(run_files.read_identity(run.folder).get("created") or 0.0)
+    anchors = filter(None, (last_anchor(store, since) for store in saves.stores))
+    return next(anchors, next(iter((*saves.folders, *saves.files)), None))

@@ -35,7 +35,7 @@ class AsyncSaveState:
     """What the ranks of an attempt have written behind their training."""
 
     failed: str = ""  # the first write that could not be made
-    lately: bool = False  # one was not done at the end, or just done
+    recent: bool = False  # one was not done at the end, or just done
     any: bool = False
 
 
@@ -43,40 +43,46 @@ class AsyncSaveState:
 class Suspicion:
     """Boosters, and why: `firm` is evidence, `trial` is found out by an attempt without them."""
 
-    firm: dict[str, str] = field(default_factory=dict)
-    trial: dict[str, str] = field(default_factory=dict)
+    evident: dict[str, str] = field(default_factory=dict)
+    tentative: dict[str, str] = field(default_factory=dict)
 
 
 def find_suspects(
     *,
-    on: Collection[str],
+    enabled: Collection[str],
     facts: Iterable[Fact],
-    places: Iterable[str],
+    error_frames: Iterable[str],
     category: str,
     stepped: bool,
-    saving: AsyncSaveState,
-    acted: Collection[str],
+    async_save: AsyncSaveState,
+    active: Collection[str],
 ) -> Suspicion:
     """`places`: where each error was raised; `acted`: boosters that have changed the attempt."""
-    found = Suspicion()
+    suspicion = Suspicion()
     frames = [fact.within.split()[-1] for fact in facts if fact.within and not fact.survived]
-    for frame in (*places, *frames):
-        for part, name in BOOSTER_PATHS:
-            if part in frame and name in on:
-                found.firm.setdefault(name, f"an error was raised in {frame[frame.index(part) :]}")
-    if registry.ASYNC_SAVE in on:
-        if saving.failed:
-            found.firm[registry.ASYNC_SAVE] = f"a save could not be written: {saving.failed}"
-        elif saving.lately and category in COPY_FAILURES:
-            found.trial[registry.ASYNC_SAVE] = f"the job ended by {category} at a save behind it"
+    for frame in (*error_frames, *frames):
+        for path, name in BOOSTER_PATHS:
+            if path in frame and name in enabled:
+                suspicion.evident.setdefault(
+                    name, f"an error was raised in {frame[frame.index(path) :]}"
+                )
+    if registry.ASYNC_SAVE in enabled:
+        if async_save.failed:
+            suspicion.evident[registry.ASYNC_SAVE] = (
+                f"a save could not be written: {async_save.failed}"
+            )
+        elif async_save.recent and category in COPY_FAILURES:
+            suspicion.tentative[registry.ASYNC_SAVE] = (
+                f"the job ended by {category} at a save behind it"
+            )
     if not stepped and category in MAYBE_OUR_FAULT:
-        for name in acted:
-            if name in on:
-                why = f"with it the job ended by {category} before its first step"
-                found.trial.setdefault(name, why)
-    for name in found.firm:
-        found.trial.pop(name, None)
-    return found
+        for name in active:
+            if name in enabled:
+                reason = f"with it the job ended by {category} before its first step"
+                suspicion.tentative.setdefault(name, reason)
+    for name in suspicion.evident:
+        suspicion.tentative.pop(name, None)
+    return suspicion
 
 
 def async_save_state(journals: Sequence[str], ended: int) -> AsyncSaveState:
@@ -92,7 +98,7 @@ def async_save_state(journals: Sequence[str], ended: int) -> AsyncSaveState:
                 last = max(last, event["end"])
                 failed = failed or str(event.get("error") or "")
     lately = pending > 0 or bool(last and ended - last < RECENT_NS)
-    return AsyncSaveState(failed=failed, lately=lately, any=bool(last))
+    return AsyncSaveState(failed=failed, recent=lately, any=bool(last))
 
 
 def _save_events(path: str) -> Iterable[dict[str, Any]]:

@@ -35,12 +35,12 @@ class AlreadyPublishing(PublishFailed):
 
 
 @contextlib.contextmanager
-def lease(where: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[None]:
+def lease(place: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[None]:
     """Hold the lease of an anchor; Taken if somebody else does."""
-    if isinstance(where, LocalPlace):
-        path = where.path(f"leases/{key}")
+    if isinstance(place, LocalPlace):
+        path = place.path(f"leases/{key}")
         try:
-            held = disk.lock(path, wait=False)
+            lock = disk.lock(path, wait=False)
         except disk.Busy:
             raise AlreadyPublishing from None
         except disk.NoLocks:
@@ -51,19 +51,19 @@ def lease(where: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[Non
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     disk.unlink(path)
-                disk.close(held)
+                disk.close(lock)
             return
-    with _lease_by_record(where, f"leases/{key}", settle_s):
+    with _lease_by_record(place, f"leases/{key}", settle_s):
         yield
 
 
 @contextlib.contextmanager
-def wait_for_lease(where: Place, key: str) -> Iterator[None]:
+def wait_for_lease(place: Place, key: str) -> Iterator[None]:
     """The same, as soon as nobody else holds it."""
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(lease(where, key, settle_s=0.0))
+                stack.enter_context(lease(place, key, settle_s=0.0))
                 break
             except AlreadyPublishing:
                 time.sleep(random.uniform(0.5, 1.5) * WAIT_S)
@@ -71,38 +71,38 @@ def wait_for_lease(where: Place, key: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive_change(where: Place) -> Iterator[None]:
+def exclusive_change(place: Place) -> Iterator[None]:
     """Nobody else changes meanwhile which snapshots there are, or which of them serves."""
-    held = None
-    if isinstance(where, LocalPlace):
+    lock = None
+    if isinstance(place, LocalPlace):
         with contextlib.suppress(disk.NoLocks):
-            held = disk.lock(where.path(LOCK))
-    if held is None:
-        with wait_for_lease(where, CHANGES_LEASE):
+            lock = disk.lock(place.path(LOCK))
+    if lock is None:
+        with wait_for_lease(place, CHANGES_LEASE):
             yield
         return
     try:
         yield
     finally:
-        disk.close(held)
+        disk.close(lock)
 
 
 @contextlib.contextmanager
-def _lease_by_record(where: Place, folder: str, settle_s: float) -> Iterator[None]:
+def _lease_by_record(place: Place, folder: str, settle_s: float) -> Iterator[None]:
     """By a file that says who wants it: of several, the first by name has it, and says so.
 
     Who comes later finds that it is had, whatever the clocks of the machines say. Two that were
     slow may both say so: each of them looks once more afterwards, and neither has it then.
     """
     own = f"{time.time():020.6f}-{os.getpid()}-{secrets.token_hex(4)}"
-    where.make(folder)
-    record = _LeaseRecord(where, f"{folder}/{own}")
+    place.make(folder)
+    record = _LeaseRecord(place, f"{folder}/{own}")
     try:
         time.sleep(settle_s)
-        if min(_competitors(where, folder, own), default=own) < own:
+        if min(_competitors(place, folder, own), default=own) < own:
             raise AlreadyPublishing
         record.write(held=True)
-        _competitors(where, folder, own)
+        _competitors(place, folder, own)
         yield
     finally:
         record.delete()
@@ -111,8 +111,8 @@ def _lease_by_record(where: Place, folder: str, settle_s: float) -> Iterator[Non
 class _LeaseRecord:
     """Says in a file who wants a lease or has it, and renews that as long as it exists."""
 
-    def __init__(self, where: Place, name: str) -> None:
-        self._where, self._name = where, name
+    def __init__(self, place: Place, name: str) -> None:
+        self._place, self._name = place, name
         self._writing = threading.Lock()
         self._stop = threading.Event()
         self._content = b""
@@ -126,31 +126,31 @@ class _LeaseRecord:
         ).encode()
         with self._writing:
             self._content = content
-            self._where.write(self._name, content)
+            self._place.write(self._name, content)
 
     def delete(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._where.delete(self._name)
+        self._place.delete(self._name)
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
             with contextlib.suppress(OSError), self._writing:
-                self._where.size(self._name)  # who was taken for lost does not come back
-                self._where.write(self._name, self._content)
+                self._place.size(self._name)  # who was taken for lost does not come back
+                self._place.write(self._name, self._content)
 
 
-def _competitors(where: Place, folder: str, own: str) -> list[str]:
+def _competitors(place: Place, folder: str, own: str) -> list[str]:
     """Those who are alive and want it too; Taken if one of them has it."""
     names = []
-    for name in where.names(folder):
+    for name in place.names(folder):
         if name == own:
             continue
         with contextlib.suppress(FileNotFoundError):
-            content = where.read(f"{folder}/{name}")
+            content = place.read(f"{folder}/{name}")
             gone = process_identity.process_ended(content)
-            if gone or (gone is None and _age(where, folder, name, own) > LOST_S):
-                where.delete(f"{folder}/{name}")
+            if gone or (gone is None and _age(place, folder, name, own) > LOST_S):
+                place.delete(f"{folder}/{name}")
             elif b'"held": true' in content:
                 raise AlreadyPublishing
             else:
@@ -158,6 +158,6 @@ def _competitors(where: Place, folder: str, own: str) -> list[str]:
     return names
 
 
-def _age(where: Place, folder: str, name: str, own: str) -> float:
+def _age(place: Place, folder: str, name: str, own: str) -> float:
     """Seconds since a record was renewed, by the clock of the store: ours has just been."""
-    return where.changed(f"{folder}/{own}") - where.changed(f"{folder}/{name}")
+    return place.changed(f"{folder}/{own}") - place.changed(f"{folder}/{name}")

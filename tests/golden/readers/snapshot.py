@@ -31,10 +31,10 @@ def read(name: str, files: Path) -> Any:
             path.stem: sorted(json.loads(path.read_text()))
             for path in (files / "store" / "anchors").iterdir()
         },
-        "registered": SnapshotStore(url).registered(),
+        "registered": SnapshotStore(url).registry_state(),
     }
     found["packages"] = {
-        path.stem: SnapshotStore(url).package(path.stem).sha256  # type: ignore[union-attr]
+        path.stem: SnapshotStore(url).find_package(path.stem).sha256  # type: ignore[union-attr]
         for path in (files / "store").glob("packages/*.json")
     }
     swept = SnapshotStore(url).sweep()

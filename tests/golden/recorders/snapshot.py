@@ -59,14 +59,14 @@ def _relative() -> Iterator[None]:
     """A manifest names its anchor by a path, here one below the folder of the recording."""
     from headway.publish.anchor import Anchor
 
-    told = Anchor.told
+    told = Anchor.to_manifest
 
     def telling(anchor: Anchor) -> dict[str, Any]:
         found = told(anchor)
         path = Path(found["path"]).relative_to(Path.cwd())
         return {**found, "path": str(path), "order": [str(path.parent), found["order"][1]]}
 
-    with mock.patch.object(Anchor, "told", telling):
+    with mock.patch.object(Anchor, "to_manifest", telling):
         yield
 
 
@@ -110,7 +110,7 @@ def _registered(path: Path) -> None:
     from headway.publish.store import SnapshotStore
 
     registry = mock.Mock()
-    registry.version.return_value = None
+    registry.find_version.return_value = None
     registry.register.side_effect = ["1", "2", "3"]
     told = recipes.RegistryOptions(mlflow="ctr", uri="http://mlflow:5000", alias="champion")
     assert follow(SnapshotStore(path), told, registry) == "1"
@@ -132,7 +132,7 @@ def _aoti(files: Path) -> None:
     # The worker binds its examine when it is defined.
     from headway.publish import watch
 
-    defaults = {**watch.watch.__kwdefaults__, "examine": answer}  # type: ignore[attr-defined]
+    defaults = {**watch.watch.__kwdefaults__, "check_target": answer}  # type: ignore[attr-defined]
     with (
         mock.patch.object(aoti, "_compile", compiled),
         mock.patch.object(watch.watch, "__kwdefaults__", defaults),

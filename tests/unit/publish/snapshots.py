@@ -18,7 +18,7 @@ def publish(
     order: int | None = None,
 ) -> Snapshot:
     """A snapshot of two files, one of which others have too."""
-    with store.publishing():
+    with store.sweep_blocked():
         files = {
             name: store.add(lambda content=content: [content.encode()], f".{name}")  # type: ignore[misc]
             for name, content in (("weights", f"weights of {anchor}"), ("pt2", shared))
@@ -36,7 +36,7 @@ def publish(
 
 
 def content(store: SnapshotStore, one: Snapshot, folder: Path) -> list[str]:
-    checked = (store.checked(file, name, folder) for name, file in one.manifest.files.items())
+    checked = (store.fetch(file, name, folder) for name, file in one.manifest.files.items())
     return [path.read_text() for path in checked]
 
 

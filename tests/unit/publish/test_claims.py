@@ -54,7 +54,7 @@ def watched(folder: Path, given: Recipe, to: str = "store", *, wrong: bool = Fal
         return replace(check_here(asked), finite=False) if wrong else check_here(asked)
 
     where, store = str(folder / "anchors"), SnapshotStore(folder / to)
-    watch(where, given, store, say=said.append, once=True, examine=examine)
+    watch(where, given, store, log=said.append, once=True, check_target=examine)
     published, released = len(store.snapshots()) - there, anchored - len(anchors(folder))
     told = tuple(code for code in codes("\n".join(said)) if code)
     assert len(said) == published + released + len(told)

@@ -60,14 +60,14 @@ class Worker:
             self.tried += 1
             return publish(*args, **more)
 
-        how = {"once": True, "examine": examine, "publish": counted}
-        watching.watch(self.url, self.recipe, self.store, say=said.append, **how)  # type: ignore[arg-type]
+        how = {"once": True, "check_target": examine, "publish": counted}
+        watching.watch(self.url, self.recipe, self.store, log=said.append, **how)  # type: ignore[arg-type]
         return codes("\n".join(said))
 
     @property
-    def noted(self) -> dict[str, Any]:
+    def outcome_of(self) -> dict[str, Any]:
         (anchor,) = pending_anchors(self.url)
-        return self.store.noted(anchor.key(self.recipe.digest))
+        return self.store.outcome_of(anchor.key(self.recipe.digest))
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_it_is_tried_again_later(
     worker = Worker(tmp_path, monkeypatch, limits=limits)
     assert worker.look(examine) == ["snapshot-deferred"]
     assert worker.look(examine) == [] and worker.tried == 1, "it is too early"
-    assert (worker.noted["tries"], worker.noted["again"]) == (
+    assert (worker.outcome_of["tries"], worker.outcome_of["again"]) == (
         1,
         worker.now + watching.FIRST_RETRY_S,
     )
     worker.now += watching.FIRST_RETRY_S
     assert worker.look(examine) == ["snapshot-deferred"]
-    assert worker.noted["again"] == worker.now + 2 * watching.FIRST_RETRY_S
+    assert worker.outcome_of["again"] == worker.now + 2 * watching.FIRST_RETRY_S
     worker.now += 2 * watching.FIRST_RETRY_S
     assert worker.look(check_here) == [""] and worker.store.latest() is not None
-    assert worker.noted.keys() == {"snapshot"}
+    assert worker.outcome_of.keys() == {"snapshot"}
 
 
 def test_in_the_end_it_is_turned_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_in_the_end_it_is_turned_down(tmp_path: Path, monkeypatch: pytest.Monkey
     for _ in range(watching.MAX_TRIES):
         assert worker.look(no_room) == ["snapshot-deferred"]
         worker.now += watching.MAX_RETRY_S
-    assert worker.noted.keys() == {"rejected"}
+    assert worker.outcome_of.keys() == {"rejected"}
     assert worker.look(check_here) == [] and worker.tried == watching.MAX_TRIES
 
 
@@ -122,7 +122,7 @@ def test_who_waits_for_it_still_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(names) == 1 and not claims.release_anchor(anchor, "another")
     worker.now += watching.MAX_RETRY_S
     worker.look(lambda asked: replace(check_here(asked), finite=False))
-    assert worker.noted.keys() == {"rejected"} and claims.release_anchor(anchor, "another")
+    assert worker.outcome_of.keys() == {"rejected"} and claims.release_anchor(anchor, "another")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOMEM])
@@ -204,7 +204,7 @@ def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(dlrm.Dlrm, "forward", forward)
     with pytest.raises(PublishDeferred, check=has_code("machine-not-able")):
-        publish(anchor, told, store, examine=check_here)
+        publish(anchor, told, store, check_target=check_here)
     error = ValueError("no")
     with pytest.raises(PublishFailed, check=has_code("golden-inputs-failed")):
-        publish(anchor, told, store, examine=check_here)
+        publish(anchor, told, store, check_target=check_here)

@@ -46,7 +46,7 @@ class Attacked:
         for step in (1, 2):
             checkpoint(folder / "anchor", state(trained(step)), step)
             given = find(str(folder / "anchor"))
-            make(given, self.told, self.store, examine=check_here)
+            make(given, self.told, self.store, check_target=check_here)
         self.anchor = given
         self.files = [one for one in self.root.rglob("*") if one.is_file()]
         self.whole = {one: one.read_bytes() for one in self.files}
@@ -83,14 +83,14 @@ class Attacked:
             lambda: load(self.root, factory=build),
             lambda: command._list(self.store, shown),
             lambda: [command._print_details(one, shown) for one in self.store.snapshots()],
-            lambda: self.store.noted(self.anchor.key(self.told.digest)),
-            lambda: self.store.package("0" * 32),
-            lambda: self.store.registered(),
+            lambda: self.store.outcome_of(self.anchor.key(self.told.digest)),
+            lambda: self.store.find_package("0" * 32),
+            lambda: self.store.registry_state(),
             lambda: self.store.sweep(),
             lambda: self.store.rollback(),
         ]
         if publishes:
-            calls.append(lambda: make(self.anchor, self.told, self.store, examine=check_here))
+            calls.append(lambda: make(self.anchor, self.told, self.store, check_target=check_here))
             calls.append(lambda: load(self.root, factory=build))
         codes = []
         for call in calls:
@@ -206,7 +206,7 @@ def test_a_pipe_in_the_place_of_a_file(what: str, tmp_path: Path) -> None:
     if what == "files":
         assert store.damage(one).code == "file-missing"
     elif what == "anchors":
-        assert store.noted("a") == {"snapshot": one.name}
+        assert store.outcome_of("a") == {"snapshot": one.name}
     else:
         with pytest.raises(SnapshotDamaged):
             store.latest()

@@ -44,7 +44,7 @@ def made(
     *,
     anchor: str | None = None,
     to: str | None = None,
-    examine: Any = check_here,
+    check_target: Any = check_here,
     again: bool = False,
     **sections: str,
 ) -> Outcome:
@@ -52,7 +52,7 @@ def made(
     found = find_anchor(anchor or str(folder / "anchor"))
     told = recipe(folder, **sections)
     outcome: Outcome = publish(
-        found, told, SnapshotStore(to or folder / "store"), examine=examine, again=again
+        found, told, SnapshotStore(to or folder / "store"), check_target=check_target, again=again
     )
     return outcome
 
@@ -199,7 +199,7 @@ def test_what_serves_stays_when_the_next_one_fails(tmp_path: Path) -> None:
         return replace(check_here(asked), difference=0.1)
 
     with pytest.raises(PublishFailed, check=has_code("snapshot-rejected")) as error:
-        made(tmp_path, examine=wrong)
+        made(tmp_path, check_target=wrong)
     assert error.value.fields["reasons"] == ["target-differs"]
     store = SnapshotStore(tmp_path / "store")
     assert store.latest() == first
@@ -234,7 +234,7 @@ def test_one_worker_at_a_time(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
     key = find_anchor(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
     store = SnapshotStore(tmp_path / "store")
-    with store.publishing(), lease(store.place, key), pytest.raises(AlreadyPublishing):
+    with store.sweep_blocked(), lease(store.place, key), pytest.raises(AlreadyPublishing):
         made(tmp_path)
     assert made(tmp_path).fresh
 
@@ -247,7 +247,7 @@ def test_watched(tmp_path: Path) -> None:
     checkpoint(folder, state(trained(4)), 4, anchor=False)
     store, said = SnapshotStore(tmp_path / "store"), list[str]()
     for _ in range(2):
-        watch(folder, recipe(tmp_path), store, say=said.append, once=True, examine=check_here)
+        watch(folder, recipe(tmp_path), store, log=said.append, once=True, check_target=check_here)
     assert codes("\n".join(said)) == ["", "", "tensor-not-in-model"]
     assert [one.manifest.anchor["step"] for one in store.snapshots()] == [1, 2]
     serving = store.latest()
@@ -260,7 +260,12 @@ def test_an_older_anchor_does_not_serve_after_a_newer_one(tmp_path: Path) -> Non
     newer = made(tmp_path).snapshot
     store = SnapshotStore(tmp_path / "store")
     watch(
-        str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, once=True, examine=check_here
+        str(tmp_path / "anchor"),
+        recipe(tmp_path),
+        store,
+        log=print,
+        once=True,
+        check_target=check_here,
     )
     assert len(store.snapshots()) == 2 and store.latest() == newer
 

@@ -41,7 +41,7 @@ def run_folder(folder: Path) -> Path:
 def published(folder: Path, run: Path, **sections: str) -> Any:
     anchor = linked(find_anchor(str(folder / "anchor")), str(run))
     return publish(
-        anchor, recipe(folder, **sections), SnapshotStore(folder / "store"), examine=check_here
+        anchor, recipe(folder, **sections), SnapshotStore(folder / "store"), check_target=check_here
     )
 
 
@@ -81,7 +81,7 @@ def test_who_comes_second_says_nothing(tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     key = find_anchor(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
     store = SnapshotStore(tmp_path / "store")
-    with store.publishing(), lease(store.place, key), pytest.raises(AlreadyPublishing):
+    with store.sweep_blocked(), lease(store.place, key), pytest.raises(AlreadyPublishing):
         published(tmp_path, run)
     assert notes.read_publish_note(run) == {}
 
@@ -93,7 +93,9 @@ def test_a_training_that_is_not_here(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound):
         linked(anchor, str(tmp_path / "nowhere"))
     gone = replace(anchor, extra={"run": "night", "ledger": str(tmp_path / "gone")})
-    made = publish(gone, recipe(tmp_path), SnapshotStore(tmp_path / "store"), examine=check_here)
+    made = publish(
+        gone, recipe(tmp_path), SnapshotStore(tmp_path / "store"), check_target=check_here
+    )
     assert made.snapshot.manifest.anchor["run"] == "night" and not (tmp_path / "gone").exists()
 
 
@@ -102,6 +104,6 @@ def test_a_standing_worker_says_it_too(tmp_path: Path) -> None:
     named = {"run": "night", "ledger": str(run)}
     checkpoint(tmp_path / "anchor", state(trained()), extra=named)
     store = SnapshotStore(tmp_path / "store")
-    how: Any = {"once": True, "examine": check_here, "publish": publish}
-    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, **how)
+    how: Any = {"once": True, "check_target": check_here, "publish": publish}
+    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, log=print, **how)
     assert notes.read_publish_note(run)["snapshot"] == store.snapshot().name

@@ -29,7 +29,7 @@ def publish_it(folder: Path) -> None:
         find_anchor(str(folder / "anchor")),
         told,
         SnapshotStore(folder / "store"),
-        examine=check_here,
+        check_target=check_here,
     )
 
 

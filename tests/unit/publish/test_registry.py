@@ -30,7 +30,7 @@ class Known:
         self.serving = ""
         self.away = False
 
-    def version(self, one: Snapshot) -> str | None:
+    def find_version(self, one: Snapshot) -> str | None:
         return str(self.names.index(one.name) + 1) if one.name in self.names else None
 
     def register(self, one: Snapshot, folder: Path) -> str:
@@ -39,7 +39,7 @@ class Known:
         brought = open_snapshot_folder(folder)
         assert brought is not None and brought.snapshot("latest") == one
         for name, file in one.manifest.files.items():
-            assert brought.checked(file, name, folder) == folder / name
+            assert brought.fetch(file, name, folder) == folder / name
         self.names.append(one.name)
         return str(len(self.names))
 
@@ -91,7 +91,7 @@ def test_what_another_start_has_registered_is_found(store: SnapshotStore) -> Non
     known = Known()
     publish(store, "a")
     follow(store, TOLD, known)
-    store.keep_registered({**store.registered(), "versions": []})
+    store.save_registry_state({**store.registry_state(), "versions": []})
     publish(store, "b")
     follow(store, TOLD, known)
     assert len(known.names) == 2

@@ -97,7 +97,7 @@ def test_one_that_is_damaged_is_passed_over(store: SnapshotStore) -> None:
     made = [publish(store, anchor) for anchor in "abc"]
     said: list[str] = []
     store.place.write(made[1].manifest.files["weights"].stored, b"?")
-    assert store.rollback(say=said.append) == made[0]
+    assert store.rollback(log=said.append) == made[0]
     assert codes("\n".join(said)) == ["file-missing"] and said[0].startswith(made[1].name)
 
 

@@ -35,9 +35,9 @@ def test_the_newest_serves_and_files_are_shared(store: SnapshotStore, tmp_path: 
     assert store.snapshots() == made[1:], "three are kept"
     assert store.latest() == made[3] == store.snapshot("latest") == store.snapshot("4")
     assert content(store, made[3], tmp_path) == ["weights of d", "code"]
-    assert store.noted("a") == {"snapshot": made[0].name}
-    assert store.noted("e") == {}
-    with store.publishing():
+    assert store.outcome_of("a") == {"snapshot": made[0].name}
+    assert store.outcome_of("e") == {}
+    with store.sweep_blocked():
         assert store.sweep() == [] or not store.place.renames
     store.sweep(now=10**12)
     files = {file.stored for one in made[1:] for file in one.manifest.files.values()}
@@ -92,7 +92,7 @@ def test_workers_without_locks_wait_for_each_other(
     def point(one: Snapshot) -> None:
         thread.start()
         assert waits.wait(10)
-        SnapshotStore._point(slow, one)
+        SnapshotStore._update_pointer(slow, one)
 
     def sleep(seconds: float) -> None:
         if seconds:
@@ -100,7 +100,7 @@ def test_workers_without_locks_wait_for_each_other(
             threading.Event().wait(0.001)
 
     monkeypatch.setattr(lease.time, "sleep", sleep)
-    monkeypatch.setattr(slow, "_point", point)
+    monkeypatch.setattr(slow, "_update_pointer", point)
     publish(slow, "b", order=2)
     thread.join()
     serving = slow.latest()
@@ -132,11 +132,11 @@ def test_compiled_code_is_remembered_while_a_snapshot_has_it(tmp_path: Path) -> 
     store = SnapshotStore(tmp_path)
     one = publish(store, "a")
     code = one.manifest.files["pt2"]
-    store.keep_package("graph", code)
-    assert store.package("graph") == code and store.package("other") is None
+    store.record_package("graph", code)
+    assert store.find_package("graph") == code and store.find_package("other") is None
     publish(store, "b", keep=1, shared="other code")
     store.sweep()
-    assert store.package("graph") is None
+    assert store.find_package("graph") is None
     assert not (tmp_path / "packages/graph.json").exists()
 
 
@@ -192,9 +192,9 @@ def test_killed_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
             store.sweep()
             latest = store.latest()
             assert latest is not None and _whole(drive, latest)
-            assert latest.manifest.anchor["key"] == ("b" if store.noted("b") else "a")
+            assert latest.manifest.anchor["key"] == ("b" if store.outcome_of("b") else "a")
             only_what_is_needed(store)
-            if not store.noted("b"):
+            if not store.outcome_of("b"):
                 publish(store, "b")
             assert [one.manifest.anchor["key"] for one in store.snapshots()] == ["a", "b"]
             assert store.snapshots()[0] == first

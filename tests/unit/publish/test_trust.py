@@ -83,7 +83,9 @@ def test_a_forged_metadata(kind: str, tmp_path: Path) -> None:
     assert not anchor.damage, "it looks as it should"
     own = kind == "own folder"
     with pytest.raises(CheckpointDamaged if own else CheckpointUntrusted) as error:
-        publish(anchor, recipe(tmp_path), SnapshotStore(tmp_path / "store"), examine=check_here)
+        publish(
+            anchor, recipe(tmp_path), SnapshotStore(tmp_path / "store"), check_target=check_here
+        )
     assert ran.exists() == own
     if not own:
         assert error.value.fields["classes"] == ["posix.mkdir"]
@@ -102,7 +104,7 @@ def test_tensors_need_no_permission(kind: str, tmp_path: Path) -> None:
     opened(tmp_path / "anchor")
     anchor = find_anchor(str(tmp_path / "anchor"))
     assert publish(
-        anchor, recipe(tmp_path), SnapshotStore(tmp_path / "store"), examine=check_here
+        anchor, recipe(tmp_path), SnapshotStore(tmp_path / "store"), check_target=check_here
     ).fresh
 
 
@@ -164,7 +166,9 @@ torch.serialization.add_safe_globals([Kind])
     told = recipe(tmp_path, model='factory = "allowing_factory:build"')
     try:
         store = SnapshotStore(tmp_path / "store")
-        assert publish(find_anchor(str(tmp_path / "a.pt")), told, store, examine=check_here).fresh
+        assert publish(
+            find_anchor(str(tmp_path / "a.pt")), told, store, check_target=check_here
+        ).fresh
     finally:
         torch.serialization.clear_safe_globals()
 
@@ -179,12 +183,12 @@ def test_a_factory_that_the_anchor_names(where: str, tmp_path: Path) -> None:
         opened(tmp_path / "anchor")
     store, anchor = SnapshotStore(tmp_path / "store"), find_anchor(url)
     if where == "own":
-        assert publish(anchor, recipe(tmp_path, model=""), store, examine=check_here).fresh
+        assert publish(anchor, recipe(tmp_path, model=""), store, check_target=check_here).fresh
         return
     with pytest.raises(CheckpointUntrusted) as error:
-        publish(anchor, recipe(tmp_path, model=""), store, examine=check_here)
+        publish(anchor, recipe(tmp_path, model=""), store, check_target=check_here)
     assert error.value.fields["classes"] == [FACTORY]
-    assert publish(anchor, recipe(tmp_path), store, examine=check_here).fresh
+    assert publish(anchor, recipe(tmp_path), store, check_target=check_here).fresh
 
 
 TUPLE = {"type": "builtins.tuple", "context": "null", "children_spec": []}
@@ -228,9 +232,9 @@ def test_a_worker_tries_it_again(tmp_path: Path) -> None:
     opened(tmp_path / "anchor")
     said: list[str] = []
     store = SnapshotStore(tmp_path / "store")
-    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=said.append, once=True)
+    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, log=said.append, once=True)
     assert codes("\n".join(said)) == ["checkpoint-untrusted"] and MAX_TRIES > 1
     found: list[Anchor] = [find_anchor(str(tmp_path / "anchor"))]
-    note = store.noted(found[0].key(recipe(tmp_path).digest))
+    note = store.outcome_of(found[0].key(recipe(tmp_path).digest))
     assert note.keys() == {"deferred", "tries", "again"}
     assert not (tmp_path / "ran").exists() and issubclass(CheckpointUntrusted, HeadwayError)

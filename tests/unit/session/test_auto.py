@@ -49,7 +49,7 @@ def chosen(
 
 def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
     found = chosen(tmp_path)
-    assert found.set == {
+    assert found.settings == {
         "restarts": MAX_RESTARTS,
         "warm": True,
         "hang_watch": True,
@@ -57,21 +57,21 @@ def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
         "learn": True,
         "async_save": True,
     }
-    assert found.ours == found.set.keys() == set(found.on)
+    assert found.revocable == found.settings.keys() == set(found.on)
     assert found.off == {
         "autotune": "nothing was recorded yet",
         "publish": "there is no publish.toml",
     }
     (tmp_path / "j.autotune").touch()
-    assert chosen(tmp_path).set["autotune"] == str(tmp_path / "j.autotune")
+    assert chosen(tmp_path).settings["autotune"] == str(tmp_path / "j.autotune")
 
 
 def test_what_the_user_has_set_comes_first(tmp_path: Path) -> None:
     (tmp_path / "headway.toml").write_text("learn = false\n")
     env = {"HEADWAY_RESTARTS": "2", "HEADWAY_WARM": "0"}
     found = chosen(tmp_path, env=env, async_save=False, compile_cache="")
-    assert not found.set.keys() & {"restarts", "warm", "learn", "async_save", "compile_cache"}
-    assert "restarts" in found.on and "restarts" not in found.ours
+    assert not found.settings.keys() & {"restarts", "warm", "learn", "async_save", "compile_cache"}
+    assert "restarts" in found.on and "restarts" not in found.revocable
     assert found.off["warm"] == "set by you (HEADWAY_WARM)"
     assert found.off["learn"] == "set by you (headway.toml)"
     assert found.off["async_save"] == found.off["compile_cache"] == "set by you (flag)"
@@ -80,13 +80,13 @@ def test_what_the_user_has_set_comes_first(tmp_path: Path) -> None:
 def test_what_went_wrong_stays_off_until_something_changes(tmp_path: Path) -> None:
     profile = JobProfile(job="j", off={"async_save": DisabledBooster(why="no room", versions=NOW)})
     found = chosen(tmp_path, profile)
-    assert found.off["async_save"] == "no room" and found.set["async_save"] is False
+    assert found.off["async_save"] == "no room" and found.settings["async_save"] is False
     asked = chosen(tmp_path, profile, async_save=True)
-    assert "async_save" in asked.on and "async_save" not in asked.ours
+    assert "async_save" in asked.on and "async_save" not in asked.revocable
     older = JobProfile(
         job="j", off={"async_save": DisabledBooster(why="no room", versions="headway 0")}
     )
-    assert "async_save" in chosen(tmp_path, older).ours
+    assert "async_save" in chosen(tmp_path, older).revocable
 
 
 def test_a_recipe_that_failed_gets_a_new_try_when_it_is_another(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_the_hang_limit_is_learned(
     tmp_path: Path, silence: float | None, limit: float | None
 ) -> None:
     profile = JobProfile(job="j", silence_s=silence)
-    assert chosen(tmp_path, profile).set.get("hang_after") == limit
-    assert "hang_after" not in chosen(tmp_path, profile, hang_after=5.0).set
-    assert "hang_after" not in chosen(tmp_path, profile, hang_watch=False).set
+    assert chosen(tmp_path, profile).settings.get("hang_after") == limit
+    assert "hang_after" not in chosen(tmp_path, profile, hang_after=5.0).settings
+    assert "hang_after" not in chosen(tmp_path, profile, hang_watch=False).settings
 
 
 COMMAND = ["python", "train.py"]
@@ -130,7 +130,7 @@ def test_a_damaged_file_of_configs_is_made_again(said: list[str]) -> None:
     path = ProfileStore(Path("runs")).autotune(job)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"schema": 1, "kernels": []}))
-    assert drive(said).choice.set["autotune"] == str(path) and said == []
+    assert drive(said).choice.settings["autotune"] == str(path) and said == []
     path.write_text("{")
     assert "autotune" in drive(said).choice.off
     assert said[0].endswith(" [auto-profile-recreated]")
@@ -176,7 +176,7 @@ def test_where_profiles_are_kept() -> None:
 
 CHOICE = Choice(
     on=("restarts", "learn", "async_save"),
-    ours=frozenset({"learn", "async_save"}),
+    revocable=frozenset({"learn", "async_save"}),
     off={"warm": "set by you (flag)"},
 )
 BUG = Fact(source="exception", text="KeyError: 'x'", rank=0, node="a", at=1.0)
@@ -185,8 +185,8 @@ BUG = Fact(source="exception", text="KeyError: 'x'", rank=0, node="a", at=1.0)
 def pilot() -> tuple[BoosterMonitor, list[str]]:
     said: list[str] = []
     made = BoosterMonitor("train-1", CHOICE, {"kind": Baseline(save_s=0.5)}, said.append)
-    made.parts["learn"] = StaticBooster({"SOURCES": "L['x']"})
-    made.parts["async_save"] = StaticBooster({"ASYNC": "1"}, acts=False)
+    made.boosters["learn"] = StaticBooster({"SOURCES": "L['x']"})
+    made.boosters["async_save"] = StaticBooster({"ASYNC": "1"}, acts=False)
     return made, said
 
 
@@ -210,9 +210,9 @@ def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
     assert made.dropped_env() == set()
     made.drop(["learn"])
     assert made.dropped_env() == {"SOURCES"} and said[0].endswith(" [booster-dropped]")
-    assert made.suspects(stillborn) == [] and made.settled == {}  # it was not to blame
-    made.went_on(True)
-    assert "before its first step" in made.settled["learn"]
+    assert made.suspects(stillborn) == [] and made.confirmed_culprits == {}  # it was not to blame
+    made.confirm_dropped(True)
+    assert "before its first step" in made.confirmed_culprits["learn"]
 
 
 def test_an_end_that_was_asked_for_or_good_has_no_suspect() -> None:

@@ -38,7 +38,7 @@ CONTRACT: dict[str, Any] = {
 
 
 def seen(**told: Any) -> RunFindings:
-    return RunFindings(**{"run": "r", "kind": "k", "measured": Baseline(), **told})
+    return RunFindings(**{"run": "r", "kind": "k", "baseline": Baseline(), **told})
 
 
 def test_figures_are_those_without_the_booster() -> None:
@@ -70,16 +70,16 @@ def test_saves_that_cost_more_than_plain_ones_are_given_up(saved: float | None, 
 
 def test_what_is_not_measured_again_is_kept() -> None:
     first = updated_profile(
-        JobProfile(job="j"), seen(measured=Baseline(compile_s=8.0, save_s=0.5)), NOW, ("w",)
+        JobProfile(job="j"), seen(baseline=Baseline(compile_s=8.0, save_s=0.5)), NOW, ("w",)
     )
-    second = updated_profile(first, seen(measured=Baseline(save_s=0.25), run="s"), NOW)
+    second = updated_profile(first, seen(baseline=Baseline(save_s=0.25), run="s"), NOW)
     assert second.measured["k"] == Baseline(compile_s=8.0, save_s=0.25)
     assert (second.runs, second.last_run, second.words) == (2, "s", ("w",))
 
 
 def test_a_booster_that_went_wrong_is_off_with_the_first_reason() -> None:
-    first = updated_profile(JobProfile(job="j"), seen(wrong={"warm": "a"}), NOW)
-    second = updated_profile(first, seen(wrong={"warm": "b"}), NOW)
+    first = updated_profile(JobProfile(job="j"), seen(failures={"warm": "a"}), NOW)
+    second = updated_profile(first, seen(failures={"warm": "b"}), NOW)
     assert second.off == {"warm": DisabledBooster(why="a", versions=NOW)}
     assert (
         updated_profile(second, seen(), "headway 2, torch 2").off == {}

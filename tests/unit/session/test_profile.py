@@ -39,7 +39,7 @@ FULL = JobProfile(
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     shelf = ProfileStore(tmp_path / "runs")
     assert shelf.update("train-1", lambda known: FULL) == FULL
-    assert shelf.read("train-1") == shelf.look("train-1") == FULL
+    assert shelf.read("train-1") == shelf.read_strict("train-1") == FULL
     assert shelf.jobs() == ["train-1"]
     shelf.forget("train-1")
     assert shelf.jobs() == [] and shelf.read("train-1") == JobProfile(job="train-1")
@@ -68,7 +68,7 @@ def test_a_damaged_one_is_set_aside_with_a_note(tmp_path: Path, content: bytes) 
     shelf.root.mkdir()
     shelf.path("j").write_bytes(content)
     with pytest.raises(HeadwayError, check=has_code("profile-damaged")):
-        shelf.look("j")
+        shelf.read_strict("j")
     assert shelf.read("j") == JobProfile(job="j")
     (note,) = said
     assert note.endswith(" [profile-set-aside]")
@@ -87,7 +87,7 @@ def test_a_newer_one_is_neither_used_nor_written(tmp_path: Path) -> None:
     assert shelf.path("j").read_text() == content
     assert said[0].endswith(" [profile-newer-schema]")
     with pytest.raises(NewerSchema, check=has_code("newer-schema")):
-        shelf.look("j")
+        shelf.read_strict("j")
 
 
 def test_a_folder_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:

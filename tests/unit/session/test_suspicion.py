@@ -13,51 +13,55 @@ from headway.session.registry import BOOSTERS
 from headway.session.suspicion import AsyncSaveState, Suspicion, async_save_state, find_suspects
 
 
-def found(**told: Any) -> Suspicion:
-    known: dict[str, Any] = {
-        "on": BOOSTERS,
+def suspects(**arguments: Any) -> Suspicion:
+    defaults: dict[str, Any] = {
+        "enabled": BOOSTERS,
         "facts": [],
-        "places": [],
+        "error_frames": [],
         "category": "user_code",
         "stepped": True,
-        "saving": AsyncSaveState(),
-        "acted": [],
+        "async_save": AsyncSaveState(),
+        "active": [],
     }
-    return find_suspects(**{**known, **told})
+    return find_suspects(**{**defaults, **arguments})
 
 
 def test_a_job_of_its_own_fault_has_no_suspect() -> None:
     at = "/x/headway/probe/hooks/checkpoint.py:80"  # it stands in every traceback of a save
     ours = Fact(source="log", text="KeyError: 1", within=f"{at}:around train.py:main")
-    assert found(places=["train.py:3", at], facts=[ours]) == Suspicion()
-    assert found(stepped=False) == Suspicion()  # nothing has acted
-    assert found(stepped=False, category="host_oom", acted=["learn"]) == Suspicion()
+    assert suspects(error_frames=["train.py:3", at], facts=[ours]) == Suspicion()
+    assert suspects(stepped=False) == Suspicion()  # nothing has acted
+    assert suspects(stepped=False, category="host_oom", active=["learn"]) == Suspicion()
 
 
 def test_an_error_that_was_raised_in_our_files() -> None:
     place = "/x/headway/checkpoint/async_save/queue.py"
     raised = Fact(source="log", text="WriteFailed: x", within=f"train.py:main {place}:raise_failed")
-    for told in ({"places": [f"{place}:150"]}, {"facts": [raised]}):
-        assert list(found(**told).firm) == ["async_save"]
-        assert found(**told, on=["warm"]) == Suspicion()
+    for arguments in ({"error_frames": [f"{place}:150"]}, {"facts": [raised]}):
+        assert list(suspects(**arguments).evident) == ["async_save"]
+        assert suspects(**arguments, enabled=["warm"]) == Suspicion()
     survived = Fact(source="log", text="x", within=place, survived=True)
-    assert found(facts=[survived]) == Suspicion()
-    assert list(found(places=["/x/headway/probe/autotune/advice.py:9"]).firm) == ["autotune"]
+    assert suspects(facts=[survived]) == Suspicion()
+    assert list(suspects(error_frames=["/x/headway/probe/autotune/advice.py:9"]).evident) == [
+        "autotune"
+    ]
 
 
 def test_what_has_acted_before_a_first_step_that_never_came() -> None:
-    told = found(stepped=False, category="compile", acted=["compile_cache", "learn"])
-    assert told.firm == {} and set(told.trial) == {"compile_cache", "learn"}
-    assert found(stepped=True, category="compile", acted=["learn"]) == Suspicion()
+    suspicion = suspects(stepped=False, category="compile", active=["compile_cache", "learn"])
+    assert suspicion.evident == {} and set(suspicion.tentative) == {"compile_cache", "learn"}
+    assert suspects(stepped=True, category="compile", active=["learn"]) == Suspicion()
 
 
 def test_a_copy_for_a_save_may_crash_the_job() -> None:
-    crashed = found(category="native_crash", saving=AsyncSaveState(lately=True, any=True))
-    assert list(crashed.trial) == ["async_save"]
-    killed = found(category="unknown", saving=AsyncSaveState(lately=True, any=True))
+    crashed = suspects(category="native_crash", async_save=AsyncSaveState(recent=True, any=True))
+    assert list(crashed.tentative) == ["async_save"]
+    killed = suspects(category="unknown", async_save=AsyncSaveState(recent=True, any=True))
     assert killed == Suspicion()
-    failed = found(category="unknown", saving=AsyncSaveState(failed="OSError: no space", any=True))
-    assert "OSError: no space" in failed.firm["async_save"]
+    failed = suspects(
+        category="unknown", async_save=AsyncSaveState(failed="OSError: no space", any=True)
+    )
+    assert "OSError: no space" in failed.evident["async_save"]
 
 
 S = 1_000_000_000
@@ -67,14 +71,14 @@ S = 1_000_000_000
     ("events", "expected"),
     [
         ([], AsyncSaveState()),
-        ([{"ev": "saving", "t": S}], AsyncSaveState(lately=True, any=True)),
+        ([{"ev": "saving", "t": S}], AsyncSaveState(recent=True, any=True)),
         (
             [{"ev": "saving", "t": S}, {"ev": "behind", "t": S, "end": 2 * S, "bytes": 1}],
             AsyncSaveState(any=True),
         ),
         (
             [{"ev": "saving", "t": 8 * S}, {"ev": "behind", "t": S, "end": 9 * S, "bytes": 1}],
-            AsyncSaveState(lately=True, any=True),
+            AsyncSaveState(recent=True, any=True),
         ),
         (
             [

@@ -107,7 +107,7 @@ class CompileCacheSync:
         self._thread.start()
 
     @property
-    def acted(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the job received compiled code from an archive."""
         return any(lookup.level != "miss" for lookup in list(self._lookups.values()))
 

@@ -47,27 +47,29 @@ class Aoti:
         if not work.packages.get(signature, path):
             _compile(program, str(path))
             work.packages.put(signature, path)
-        beside = {n: t for n, t in program.constants.items() if isinstance(t, Tensor)}
-        if not beside:
+        constants = {n: t for n, t in program.constants.items() if isinstance(t, Tensor)}
+        if not constants:
             return [PACKAGE]
         with (work.folder / CONSTANTS).open("wb") as file:
-            for piece in safetensors_io.pieces(beside):
+            for piece in safetensors_io.pieces(constants):
                 file.write(piece)
         return [PACKAGE, CONSTANTS]
 
-    def open(self, given: SnapshotContent) -> Callable[..., Any]:
+    def open(self, content: SnapshotContent) -> Callable[..., Any]:
         """The code with the weights as they lie in the file."""
-        beside = safetensors_io.read(given.files[CONSTANTS]) if CONSTANTS in given.files else {}
-        known = {**given.weights, **beside}
-        package = torch._inductor.aoti_load_package(str(given.files[PACKAGE]))
-        wanted = package.get_constant_fqns()
-        missing = set(wanted) - known.keys()
+        stored_constants = (
+            safetensors_io.read(content.files[CONSTANTS]) if CONSTANTS in content.files else {}
+        )
+        constants = {**content.weights, **stored_constants}
+        package = torch._inductor.aoti_load_package(str(content.files[PACKAGE]))
+        names = package.get_constant_fqns()
+        missing = set(names) - constants.keys()
         if missing:
             raise PublishFailed(
                 f"the code asks for {min(missing)}, and there is no such weight",
                 code="weight-missing",
             )
-        return _LoadedPackage(package, {name: _align(known[name]) for name in wanted})
+        return _LoadedPackage(package, {name: _align(constants[name]) for name in names})
 
 
 def _align(tensor: Tensor) -> Tensor:
@@ -89,15 +91,15 @@ class _LoadedPackage:
 
 def export_program(work: Work) -> ExportedProgram:
     """The graph of the model; UsageError if torch.export cannot make it."""
-    given = work.inputs
+    inputs = work.inputs
     shapes: Any = None
     if work.batch:
-        free = lambda one: {0: Dim.AUTO} if one.dim() else None  # noqa: E731
-        shapes = pytree.tree_map_only(Tensor, free, given.kwargs or given.args)
-    kwargs = dict(given.kwargs or {})
+        free = lambda tensor: {0: Dim.AUTO} if tensor.dim() else None  # noqa: E731
+        shapes = pytree.tree_map_only(Tensor, free, inputs.kwargs or inputs.args)
+    kwargs = dict(inputs.kwargs or {})
     try:
         program = torch.export.export(
-            work.model, given.args, kwargs, dynamic_shapes=shapes, strict=False
+            work.model, inputs.args, kwargs, dynamic_shapes=shapes, strict=False
         )
     except Exception as error:  # of the user's code, and of many kinds
         raise_if_transient(
@@ -123,10 +125,12 @@ def _has_free_dimension(program: ExportedProgram) -> bool:
 
 
 def _check_names(program: ExportedProgram) -> None:
-    odd = [name for name, one in program.constants.items() if not isinstance(one, Tensor)]
-    if odd:
+    objects = [
+        name for name, constant in program.constants.items() if not isinstance(constant, Tensor)
+    ]
+    if objects:
         raise UsageError(
-            f"the model uses the object {odd[0]}, which a .pt2 cannot take",
+            f"the model uses the object {objects[0]}, which a .pt2 cannot take",
             code="model-has-objects",
         )
 

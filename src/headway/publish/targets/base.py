@@ -48,17 +48,17 @@ def check_target_options(name: str, options: Mapping[str, Any]) -> None:
 
 def target_class(name: str) -> str:
     """The module and class of a target; UsageError if there is none of that name."""
-    known = {
-        one.name: one.value for one in entry_points(group=ENTRY_POINT_GROUP)
+    targets = {
+        entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)
     } | BUILT_IN_TARGETS
-    if name not in known:
+    if name not in targets:
         raise UsageError(
-            f"there is no target {name!r}; there are {', '.join(sorted(known))}",
+            f"there is no target {name!r}; there are {', '.join(sorted(targets))}",
             code="target-unknown",
             target=name,
-            known=sorted(known),
+            known=sorted(targets),
         )
-    return known[name]
+    return targets[name]
 
 
 WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
@@ -103,29 +103,29 @@ class Target(Protocol):
     def make(self, work: Work) -> list[str]:
         """Write its files, other than weights and config, into a folder; their names."""
 
-    def open(self, given: SnapshotContent) -> Callable[..., Any]:
+    def open(self, content: SnapshotContent) -> Callable[..., Any]:
         """What is called to serve."""
 
 
 def load_target(name: str, options: Mapping[str, Any]) -> Target:
     """The target of that name; UsageError if there is none, or it knows no such option."""
-    module, _, kind = target_class(name).partition(":")
+    module, _, class_name = target_class(name).partition(":")
     try:
-        make = getattr(importlib.import_module(module), kind)
+        target_type = getattr(importlib.import_module(module), class_name)
     except (ImportError, AttributeError) as error:
         raise UsageError(
             f"the target {name} cannot be imported: {error}", code="target-not-importable"
         ) from None
     try:
-        made: Target = make(**options)
+        target: Target = target_type(**options)
     except TypeError as error:
         raise UsageError(
             f"[targets.{name}] says something it does not know: {error}",
             code="target-option-unknown",
         ) from None
-    if not isinstance(made.tolerance, (int, float)) or made.tolerance < 0:
+    if not isinstance(target.tolerance, (int, float)) or target.tolerance < 0:
         raise UsageError(
-            f"[targets.{name}] tolerance is {made.tolerance!r}, not a number",
+            f"[targets.{name}] tolerance is {target.tolerance!r}, not a number",
             code="target-tolerance-invalid",
         )
-    return made
+    return target

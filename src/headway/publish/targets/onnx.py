@@ -31,29 +31,29 @@ class Onnx:
             import onnxscript  # noqa: F401
         except ImportError:
             raise MissingExtra(NEEDS, extra="onnx") from None
-        size = sum(one.nbytes for one in work.model.state_dict().values())
+        size = sum(tensor.nbytes for tensor in work.model.state_dict().values())
         if size > MAX_BYTES:
             raise PublishFailed(
                 f"a model of {size} bytes does not fit into one file of ONNX",
                 code="model-too-large",
             )
-        made = torch.onnx.export(export_program(work), dynamo=True, verbose=False)
-        assert made is not None
-        made.save(str(work.folder / FILE), external_data=False)
+        program = torch.onnx.export(export_program(work), dynamo=True, verbose=False)
+        assert program is not None
+        program.save(str(work.folder / FILE), external_data=False)
         return [FILE]
 
-    def open(self, given: SnapshotContent) -> Callable[..., Any]:
+    def open(self, content: SnapshotContent) -> Callable[..., Any]:
         """A session that is called with tensors."""
         try:
             import onnxruntime
         except ImportError:
             raise MissingExtra(NEEDS, extra="onnx") from None
-        session = onnxruntime.InferenceSession(str(given.files[FILE]))
+        session = onnxruntime.InferenceSession(str(content.files[FILE]))
         names = [one.name for one in session.get_inputs()]
 
         def served(*args: Any, **kwargs: Any) -> list[Tensor]:
             leaves = pytree.tree_leaves((args, kwargs))
-            fed = {name: one.numpy() for name, one in zip(names, leaves, strict=True)}
-            return [torch.from_numpy(one) for one in session.run(None, fed)]
+            feeds = {name: one.numpy() for name, one in zip(names, leaves, strict=True)}
+            return [torch.from_numpy(one) for one in session.run(None, feeds)]
 
         return served

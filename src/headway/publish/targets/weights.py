@@ -25,32 +25,32 @@ class Weights:
         """Nothing besides."""
         return []
 
-    def open(self, given: SnapshotContent) -> Callable[..., Any]:
+    def open(self, content: SnapshotContent) -> Callable[..., Any]:
         """The model built by the factory, with the weights as they lie in the file."""
-        if given.factory is None:
+        if content.factory is None:
             raise UsageError(
                 "weights need the model they are of: load(..., factory=build)",
                 code="factory-not-given",
             )
         try:
-            model: nn.Module = build_without_init(given.factory, given.config["arguments"])
+            model: nn.Module = build_without_init(content.factory, content.config["arguments"])
         except Exception as error:  # of the user's code
             raise UsageError(
                 f"the factory cannot build the model: {describe_error(error)}",
                 code="model-not-built",
             ) from error
         try:
-            tables.rebuild(model, given.config["tables"], given.weights)
+            tables.rebuild(model, content.config["tables"], content.weights)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SnapshotDamaged(
                 f"the tables are not of the model: {describe_error(error)}",
                 code="tables-of-another-model",
             ) from None
         try:
-            model.load_state_dict(dict(given.weights), assign=True)
+            model.load_state_dict(dict(content.weights), assign=True)
         except RuntimeError as error:
-            why = str(error).strip().splitlines()[-1].strip()
+            reason = str(error).strip().splitlines()[-1].strip()
             raise SnapshotDamaged(
-                f"the weights are not of the model: {why}", code="weights-of-another-model"
+                f"the weights are not of the model: {reason}", code="weights-of-another-model"
             ) from None
         return model.eval().requires_grad_(False)
