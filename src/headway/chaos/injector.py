@@ -220,7 +220,7 @@ class FaultInjector:
         self._follow_up(fault, pids)
 
     def _follow_up(self, fault: Fault, pids: set[int]) -> None:
-        """What comes after it: the grace is over, or the fault is."""
+        """What comes after it: the grace period is over, or the fault is."""
         if fault.kind == "terminate":
             self._schedule_later(
                 fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False
@@ -239,7 +239,7 @@ class FaultInjector:
         if rest:
             event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": "kill"}
             who = "all" if fault.who == "launcher" else self._name(fault, None, self._attempt.watch)
-            event |= {"who": who, "planned": f"{fault.text}: the grace is over"}
+            event |= {"who": who, "planned": f"{fault.text}: the grace period is over"}
             self._attempt.writer.write(event)
             _send_signal(rest, signal.SIGKILL)
 

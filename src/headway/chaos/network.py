@@ -19,9 +19,11 @@ def unusable_reason(device: str) -> str:
     """Why that device cannot be cut here, in a sentence; nothing if it can."""
     devices = sorted(name for _, name in socket.if_nameindex())
     if device not in devices:
-        return f"there is no network device {device!r} here, but {', '.join(devices) or 'none'}"
+        return f"there is no network device {device!r}; there are {', '.join(devices) or 'none'}"
     if not _is_permitted():
-        return f"cutting {device!r} needs root (CAP_NET_ADMIN); run it in a container that has it"
+        return (
+            f"cutting {device!r} requires root (CAP_NET_ADMIN); run it in a container that has it"
+        )
     return ""
 
 

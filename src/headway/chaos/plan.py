@@ -109,7 +109,7 @@ def read_plan(text: str) -> FaultPlan:
     if is_file:
         return parse_plan(_read_file(path), text)
     if path.suffix in (".toml", ".json") and "=" not in text:
-        raise UsageError(f"there is no plan {text}; check its name", code="plan-not-found")
+        raise UsageError(f"the plan {text} was not found; check its name", code="plan-not-found")
     return parse_inline_plan(text, "the plan")
 
 
@@ -124,7 +124,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid JSON: {error}", code="json-invalid") from None
     if not isinstance(content, dict):
         raise UsageError(
-            f"{path} holds no table; a plan is {{'seed': 7, 'fault': [...]}}",
+            f"{path} is not a table; a plan is {{'seed': 7, 'fault': [...]}}",
             code="plan-not-a-table",
         )
     return content
@@ -135,7 +135,7 @@ def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
     for key in data:
         if key not in ("seed", "fault"):
             raise UsageError(
-                f"{where}: {key!r} is no part of a plan; it has `seed` and [[fault]]",
+                f"{where}: {key!r} is not a key of a plan; a plan has `seed` and [[fault]]",
                 code="plan-key-unknown",
                 key=key,
             )
@@ -190,7 +190,7 @@ class _FaultTable:
         for key in self.table:
             if key not in own and key not in shared:
                 raise UsageError(
-                    f"{self.where}: {key!r} says nothing of {kind!r}, which takes "
+                    f"{self.where}: {key!r} does not apply to {kind!r}, which takes "
                     f"{', '.join(dict.fromkeys([*own, *shared[1:]]))}",
                     code="fault-key-unknown",
                     fault=self.number,
@@ -224,10 +224,10 @@ class _FaultTable:
     def _moment(self, kind: str) -> dict[str, Any]:
         given = [key for key in MOMENT_KEYS if key in self.table]
         if len(given) != 1:
-            problem = "nothing says" if not given else f"{' and '.join(given)} both say"
+            problem = "no key sets" if not given else f"{' and '.join(given)} both set"
             keys = [key for key in MOMENT_KEYS if key != "when" or kind == "corrupt"]
             raise UsageError(
-                f"{self.where}: {problem} when; give one of {', '.join(keys)}",
+                f"{self.where}: {problem} the moment; give one of {', '.join(keys)}",
                 code="fault-moment-not-unique",
                 fault=self.number,
                 given=given,
@@ -242,14 +242,14 @@ class _FaultTable:
             return {key: self._between()}
         seconds = self._seconds(key)
         if key == "every_s" and not seconds:
-            self._reject(key, "more than 0 seconds")
+            self._reject(key, "a number of seconds greater than 0")
         return {key: seconds}
 
     def _between(self) -> tuple[int, int]:
         value = self.table["steps_between"]
         pair = isinstance(value, (list, tuple)) and len(value) == 2
         if not pair or any(type(v) is not int for v in value) or not 1 <= value[0] <= value[1]:
-            self._reject("steps_between", "two whole numbers from 1 on, as [20, 60]")
+            self._reject("steps_between", "two whole numbers of at least 1, such as [20, 60]")
         return value[0], value[1]
 
     def _limits(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class _FaultTable:
             value = self.table["attempt"]
             attempts = list(value) if isinstance(value, (list, tuple)) else [value]
             if not attempts or any(type(v) is not int or v < 0 for v in attempts):
-                self._reject("attempt", "the number of an attempt, from 0 on, or a list of them")
+                self._reject("attempt", "the number of an attempt (0 or greater) or a list of them")
             read["attempts"] = tuple(attempts)
         if "times" in self.table:
             read["times"] = self._whole("times", 1)
@@ -274,7 +274,7 @@ class _FaultTable:
             if key in self.table:
                 read[key] = self._seconds(key)
         if kind == "data" and not read["delay_s"]:
-            self._reject("delay_s", "more than 0 seconds")
+            self._reject("delay_s", "a number of seconds greater than 0")
         if kind in ("disk", "corrupt"):
             read["path"] = os.path.realpath(self._text("path", "a folder"))
         if kind == "raise" and "exception" in self.table:
@@ -295,7 +295,7 @@ class _FaultTable:
         for key, modes in (("delay_s", ("slow",)), ("errno", ("fail",))):
             if key in self.table and mode not in modes:
                 raise UsageError(
-                    f'{self.where}: {key} goes with mode = "{modes[0]}", not {mode!r}',
+                    f'{self.where}: {key} requires mode = "{modes[0]}", not {mode!r}',
                     code="fault-mode-mismatch",
                     fault=self.number,
                     key=key,
@@ -306,23 +306,23 @@ class _FaultTable:
             numbers = {name: n for n, name in errno.errorcode.items()}
             number = numbers.get(value, 0) if isinstance(value, str) else value
             if type(number) is not int or number not in errno.errorcode:
-                self._reject("errno", 'the name or number of an error, as "EIO" or 5')
+                self._reject("errno", 'the name or number of an error, such as "EIO" or 5')
         return {"mode": mode, "errno": number}
 
     def _exception(self) -> str:
-        text = self._text("exception", 'as "RuntimeError: boom"')
+        text = self._text("exception", 'an exception such as "RuntimeError: boom"')
         name, _, message = text.partition(":")
         if "." in name:
             return text  # of a library; the rank has it or not
         kind = getattr(builtins, name, None)
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             self._reject(
-                "exception", "an exception of Python or module.Name, as RuntimeError: boom"
+                "exception", "a built-in exception or module.Name, such as RuntimeError: boom"
             )
         try:
             kind(message.strip())
         except TypeError:
-            self._reject("exception", "one that takes a text, as RuntimeError: boom")
+            self._reject("exception", "an exception that takes a text, such as RuntimeError: boom")
         return text
 
     # -- values -------------------------------------------------------------------------------
@@ -337,13 +337,13 @@ class _FaultTable:
     def _whole(self, key: str, least: int) -> int:
         value = self.table[key]
         if type(value) is not int or value < least:
-            self._reject(key, f"a whole number from {least} on")
+            self._reject(key, f"a whole number of at least {least}")
         return value
 
     def _seconds(self, key: str) -> float:
         value = self.table[key]
         if type(value) not in (int, float) or not 0 <= value < math.inf:
-            self._reject(key, "a number of seconds from 0 on")
+            self._reject(key, "a number of seconds, 0 or greater")
         return float(value)
 
     def _text(self, key: str, must: str) -> str:
@@ -389,7 +389,7 @@ def parse_inline_plan(text: str, where: str = "--chaos") -> FaultPlan:
         if words[0] not in KINDS:
             raise UsageError(
                 f"{where}: {words[0]!r} is neither a file nor a kind of fault; a fault is one of "
-                f"{', '.join(KINDS)}, as in 'kill rank=1 step=30'",
+                f"{', '.join(KINDS)}, such as 'kill rank=1 step=30'",
                 code="fault-kind-unknown",
                 kind=words[0],
             )

@@ -50,8 +50,8 @@ class StoreIngest:
         if error:
             self._log(
                 with_code(
-                    f"headway: the run is not in the store: {error}; "
-                    f"later: headway ingest {self.folder} --store {self.url}",
+                    f"headway: the run was not written to the store: {error}; "
+                    f"to write it later: headway ingest {self.folder} --store {self.url}",
                     code="run-not-in-store",
                 )
             )
@@ -71,7 +71,7 @@ class StoreIngest:
             write_s = time.monotonic() - last
             if error and not self._has_logged and not self._stop.is_set():
                 self._has_logged = True
-                text = f"headway: the store did not take the run: {error}; tried again later"
+                text = f"headway: the run was not written to the store: {error}; retrying later"
                 self._log(with_code(text, code="store-write-failed"))
 
     def _journals(self) -> int:

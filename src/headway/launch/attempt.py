@@ -28,38 +28,42 @@ from headway.launch.stderr_tap import StderrTap
 T = TypeVar("T")
 
 BOOT = Path(headway.__file__).parent / "probe" / "boot"
-# torchrun's own restarts use one store for all of them, in which the new ranks meet the addresses
-# of the dead: with gloo two of three restarts hang or fail in torch 2.13.
+# torchrun's own restarts share one store, in which new ranks find the addresses of dead ranks: with
+# gloo, two of three restarts hang or fail in torch 2.13.
 DISABLE_SHARED_STORE_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 DISABLE_SHARED_STORE_NOTE = (
-    f"{DISABLE_SHARED_STORE_ENV}=1 was set, so that its restarts do not meet the dead ranks' "
-    "addresses"
+    f"{DISABLE_SHARED_STORE_ENV}=1 was set, so that restarted ranks do not find the addresses of "
+    "dead ranks"
 )
-GRACE_S = 5.0  # for a rank that handles SIGTERM, once another one has died
-LEFTOVER_GRACE_S = 0.1  # for what is left when the ranks are gone: helpers that nobody waits for
-KILLED_S = 60.0  # for a process that got SIGKILL: one in state D may stay until its device answers
-MAX_DIGITS = 40  # of a time in seconds
-HURRIED_S = 5.0  # the same once the launcher was told to stop
+GRACE_S = 5.0  # for a rank that handles SIGTERM after another rank has died
+# For what remains after the ranks have ended: helper processes that nothing waits for.
+LEFTOVER_GRACE_S = 0.1
+KILLED_S = 60.0  # for a process that got SIGKILL: in state D it may stay until its device answers
+MAX_DIGITS = 40  # digits of a time in seconds
+HURRIED_S = 5.0  # the same after a stop was requested
 
 
 @dataclass(kw_only=True)
 class AttemptResult:
-    """How it ended, and everything that may tell why."""
+    """How an attempt ended, and the facts that may explain it."""
 
     status: int
     facts: list[Fact]
-    elastic_restarts: list[list[RankTail]]  # the ranks, by torchrun's own restarts
-    signal: int | None = None  # the first signal to stop that the launcher was sent
+    elastic_restarts: list[list[RankTail]]  # the ranks of each restart that torchrun made itself
+    signal: int | None = None  # the first stop signal that the launcher received
     unkillable: list[int] = field(default_factory=list)  # processes that could not be ended
 
     @property
     def stepped(self) -> bool:
-        """Whether a step was made."""
+        """Whether any rank made a step."""
         return any(rank.pulse().steps for ranks in self.elastic_restarts for rank in ranks)
 
 
 class Attempt:
-    """One life of the command. `supervised`: it ends for good before another one begins."""
+    """One attempt of the command.
+
+    `supervised`: everything that it started is ended before another attempt starts.
+    """
 
     def __init__(
         self,
@@ -77,28 +81,30 @@ class Attempt:
         memory = "" if pages is None else str(pages.folder)
         self.writer = Writer(str(run_folder.journal / name), os.getpid(), memory)
         first = head("launcher", launch=self.launch, index=run_folder.index + number)
-        # The first attempt begins with this process and its allocation, a later one now.
+        # The first attempt starts with this process and its allocation, a later one starts now.
         times = _scheduler_times(os.environ) if number == 0 else {"begin": first["t"]}
         self.writer.write({**first, **times, "fs": self.writer.file_clock()})
         self.stderr_tap = StderrTap(through_pipe=supervised)
         self.watch = ProcessWatch(run_folder.journal, self.launch, self.writer, pages)
         self.evidence = Evidence(self.watch, self.stderr_tap)
         self.would_restart: Callable[[list[Fact]], bool] = lambda facts: False
-        self.ticks: list[Callable[[], None]] = []  # about once a second, in the main thread
+        self.ticks: list[Callable[[], None]] = []  # called about once per second in the main thread
         self.helper_pids: Callable[[], set[int]] = set  # processes that belong to the launcher
-        # For this attempt alone.
+        # For this attempt only.
         self.extra_env: dict[str, str] = {probe.ENV_PAGES: memory} if memory else {}
-        self.stop_signal: int | None = None  # the first signal of that kind
-        self.child: ChildProcess | None = None  # once it was started
+        self.stop_signal: int | None = None  # the first stop signal
+        self.child: ChildProcess | None = None  # set when the command has started
         self._end_reason = ""
         self._faults: set[str] = set()
-        self._job_pids: set[int] = set()  # everything that was seen below the launcher
+        self._job_pids: set[int] = set()  # every process that was ever seen below the launcher
         self.shared_memory = processes.SharedMemory()
 
     def run(
         self, command: Sequence[str], spawn: Callable[..., ChildProcess | None]
     ) -> AttemptResult:
-        """Run it to its end; `spawn` may start it in its own way. OSError if it does not start."""
+        """Run the command to its end. `spawn` may start it in another way; raises OSError if
+        neither can.
+        """
         started = now()
         env = {**environment(self.run_folder, self.launch), **self.extra_env}
         if DISABLE_SHARED_STORE_ENV not in env and uses_elastic_restarts(command):
@@ -117,7 +123,7 @@ class Attempt:
         if child is None:
             if (
                 number := self.poll_signals()
-            ) is not None:  # before there was anything to pass it on to
+            ) is not None:  # received before there was a process to forward it to
                 self.writer.write({"ev": "exit", "t": now(), "code": -number})
                 return AttemptResult(status=-number, facts=[], elastic_restarts=[[]], signal=number)
             child = child_process.start(
@@ -128,7 +134,7 @@ class Attempt:
             command_fields = {"pid": child.pid, "command": list(command)}
             self.writer.write({"ev": "spawn", "t": started, **command_fields})
             return self._watch_until_end(child)
-        except Exception as error:  # a fault of ours: the job goes on without a record
+        except Exception as error:  # an internal error: the job continues without a record
             self.fault(error)
             status = child_process.wait(
                 child, lambda *signal_args: self.guarded(self._record_signal, *signal_args)
@@ -147,11 +153,11 @@ class Attempt:
             )
 
     def _watch_until_end(self, child: ChildProcess) -> AttemptResult:
-        """Watch it until it has ended, and gather what tells why."""
+        """Watch the command until it has ended, and collect the facts."""
         self.stderr_tap.child_started()
         if self.supervised:
             self.watch.on_death.append(self._died)
-            # The rules take a moment to load; a failure should not wait for that.
+            # Loading the rules takes a moment, which must not delay the handling of a failure.
             threading.Thread(target=classify, args=((),), daemon=True).start()
         self.watch.start()
         status = self._wait(child)
@@ -163,7 +169,7 @@ class Attempt:
         self.stderr_tap.drain()
         self.watch.finish()
         for process in self.watch.processes.values():
-            if process.pid == child.pid:  # nobody but its parent could see how it ended
+            if process.pid == child.pid:  # only its parent can see how it ended
                 process.code, process.died = status, process.died or ended
         self.writer.write({"ev": "exit", "t": ended, "code": status})
         return AttemptResult(
@@ -175,7 +181,7 @@ class Attempt:
         )
 
     def guarded(self, call: Callable[..., T], *args: object) -> T | None:
-        """The result of a part of ours; None if it fails, which costs the job nothing."""
+        """Call an internal function; None if it fails, which must not affect the job."""
         try:
             return call(*args)
         except Exception as error:
@@ -183,7 +189,7 @@ class Attempt:
             return None
 
     def fault(self, error: Exception) -> None:
-        """Note an internal fault, each one once."""
+        """Record an internal error, each one once."""
         text = f"{type(error).__name__}: {error}"
         if text not in self._faults:
             self._faults.add(text)
@@ -191,16 +197,17 @@ class Attempt:
             self.writer.write({"ev": "note", "t": now(), **fields})
 
     def request_end(self, reason: str) -> None:
-        """The attempt is lost: end it now. May be called from any thread.
+        """End the attempt now; may be called from any thread.
 
-        Not once it was told to stop: then it ends by itself, in the time its scheduler gives it.
+        Ignored after a stop signal: then the job ends by itself, in the time that its scheduler
+        grants.
         """
         if not self._end_reason and self.stop_signal is None:
             self._end_reason = reason
             os.kill(os.getpid(), signal.SIGCHLD)  # wakes `_wait`
 
     def poll_signals(self) -> int | None:
-        """Signals that came while nobody waited for them; the first one to stop, if any."""
+        """Record pending signals; return the first stop signal received so far, if any."""
         while (received := signals.next_signal(0)) is not None:
             self._record_signal(*received[:2])
         return self.stop_signal
@@ -216,7 +223,7 @@ class Attempt:
             self.request_end(f"rank {rank.rank} died")
 
     def _wait(self, child: ChildProcess) -> int:
-        """Until the command ends; signals that come meanwhile are noted and passed on."""
+        """Wait until the command ends; record and forward signals that arrive meanwhile."""
         while True:
             status = child.poll()
             if status is not None:
@@ -235,7 +242,7 @@ class Attempt:
                     signals.forward(number, child.pid, recording)
 
     def _reap_orphans(self, child: ChildProcess) -> None:
-        """Orphans of the job; those of a whole container, where this process is its init."""
+        """Reap orphans of the job, or of the whole container where this process is its init."""
         if not (self.supervised or os.getpid() == 1):
             return
         table = processes.process_table()
@@ -245,7 +252,7 @@ class Attempt:
         processes.reap_zombies({child.pid, *self.helper_pids()}, table)
 
     def _end_job(self, child: ChildProcess) -> int:
-        """Its ranks may save what they can, its agent has nothing left to do."""
+        """End the job: ranks may still save, torchrun's agent is killed."""
         self.evidence.ended_by_us = now()
         ranks = self.watch.ranks()
         alive = {rank.pid for rank in ranks if rank.died is None}
@@ -263,7 +270,9 @@ class Attempt:
         return status
 
     def _reap_leftovers(self) -> list[int]:
-        """Everything that the dead attempt leaves behind; the processes that would not go."""
+        """End everything that the attempt left behind; return the processes that could not be
+        ended.
+        """
         pids = processes.descendants(os.getpid())
         self._job_pids |= pids
         self.shared_memory.record_files(pids)
@@ -278,7 +287,7 @@ class Attempt:
 def environment(
     run_folder: RunFolder, launch: str, env: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """What the command gets: ours first on PYTHONPATH, and where to write."""
+    """The command's environment: the probe comes first on PYTHONPATH and knows where to record."""
     path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
     return {
         **{name: value for name, value in env.items() if name not in probe.INTERNAL_ENV},
@@ -290,7 +299,7 @@ def environment(
 
 
 def uses_elastic_restarts(command: Sequence[str]) -> bool:
-    """Whether torchrun is told to restart its workers by itself."""
+    """Whether torchrun was asked to restart its workers itself."""
     words = [word.replace("_", "-") for word in command]
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, _, value = word.partition("=")
@@ -300,7 +309,7 @@ def uses_elastic_restarts(command: Sequence[str]) -> bool:
 
 
 def _scheduler_times(env: Mapping[str, str]) -> dict[str, object]:
-    """What a scheduler tells of this launch: when the resources came, when they were asked for."""
+    """Facts of the scheduler about this launch: times of queuing and allocation, job, requeues."""
     times: dict[str, object] = {}
     sources = {
         "allocated": ("HEADWAY_ALLOCATED_AT", "SLURM_JOB_START_TIME"),

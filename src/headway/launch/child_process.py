@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ChildSetup:
-    """What the command does between fork and exec; made ready before the fork."""
+    """What the command does between fork and exec; prepared before the fork."""
 
     def __init__(self) -> None:
         self.own_group = not has_terminal()
@@ -35,22 +35,22 @@ class ChildSetup:
         if self.own_group:
             with contextlib.suppress(OSError):  # a sandbox may forbid it
                 os.setpgid(0, 0)
-        if self.prctl is not None:  # a launcher that is killed takes the job along
+        if self.prctl is not None:  # the job ends with a launcher that is killed
             self.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() not in (self.launcher, 0):  # 0: it is in another space of numbers
+            if os.getppid() not in (self.launcher, 0):  # 0: the parent is in another pid namespace
                 os._exit(128 + signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
-# What the launcher returns when something in this process has taken the exit status of the job.
+# Returned when something in this process has already reaped the job, so its status is unknown.
 UNKNOWN_STATUS = 70
-# Errors of a start that may be due to what the launcher adds: to the environment, or for itself.
+# Errors of a start that may be caused by what the launcher adds to the environment or opens.
 LAUNCHER_ERRNOS = {errno.E2BIG, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
-WAKE_S = 1.0  # between two looks at a child; SIGCHLD comes at once
+WAKE_S = 1.0  # between two polls of a child; SIGCHLD wakes at once
 
 
 class ChildProcess:
-    """A child that this process waits for, however it was started."""
+    """A child of this process, independent of how it was started."""
 
     def __init__(
         self, pid: int, args: Sequence[str], popen: subprocess.Popen[bytes] | None = None
@@ -61,17 +61,17 @@ class ChildProcess:
         self._popen = popen
 
     def poll(self) -> int | None:
-        """Its status once it has ended; negative for a death by signal."""
+        """The exit status, None while it runs; negative for a death by signal."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has taken it: that is no success
+            except ChildProcessError:  # something else has reaped it: that is not a success
                 self.returncode = UNKNOWN_STATUS
             else:
                 if pid:
                     self.returncode = os.waitstatus_to_exitcode(status)
             if self._popen is not None:
-                self._popen.returncode = self.returncode  # or Popen would wait for it as well
+                self._popen.returncode = self.returncode  # or Popen would wait for it too
         return self.returncode
 
 
@@ -81,7 +81,7 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
 ) -> ChildProcess:
-    """Start it as a shell would."""
+    """Start the command as a shell would."""
 
     def popen(words: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -98,7 +98,7 @@ def start(
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-        # A script without a first line that names its shell: the shell itself would run it so.
+        # A script without a shebang line: the shell itself would run it so.
         child = popen(["/bin/sh", *command])
     return ChildProcess(child.pid, command, child)
 
@@ -106,9 +106,9 @@ def start(
 def wait(
     child: ChildProcess, note: Callable[[signal.Signals, int], object] = lambda number, sender: None
 ) -> int:
-    """Until it ends, with signals passed on and nothing else: what is left when all else fails.
+    """Wait for the child and forward signals; the fallback when everything else has failed.
 
-    `note` gets each signal and who sent it.
+    `note` gets each signal and its sender.
     """
     while (status := child.poll()) is None:
         try:
@@ -118,13 +118,13 @@ def wait(
                 note(number, sender)
                 if not job_has_it:
                     signals.forward(number, child.pid, set())
-        except Exception:  # nothing is a reason to leave a child that lives
+        except Exception:  # no error is a reason to abandon a running child
             time.sleep(signals.POLL_S)
     return status
 
 
 def run(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """The command as without Headway; 127 if it cannot be started."""
+    """Run the command as without Headway; 127 if it cannot be started."""
     try:
         return wait(_start_without_pipe(command, env))
     except OSError:
@@ -132,20 +132,21 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def _start_without_pipe(command: Sequence[str], env: Mapping[str, str]) -> ChildProcess:
-    """Start it without a descriptor, if there is none left: the job may need none either."""
+    """Start without a pipe if no descriptor is left: the job may not need one either."""
     try:
         return start(command, env)
     except (OSError, subprocess.SubprocessError) as error:
         if isinstance(error, OSError) and error.errno not in LAUNCHER_ERRNOS:
             raise
     prepared = ChildSetup()
-    with warnings.catch_warnings():  # as an error, that of threads would come after the fork
+    # As an error, the warning about threads would be raised after the fork.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
         try:
             prepared()
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as subprocess does it
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as subprocess does
                 signal.signal(number, signal.SIG_DFL)
             os.execvpe(command[0], list(command), env)
         finally:

@@ -26,13 +26,13 @@ from headway.storage.atomic_write import write_atomically, write_exclusively
 from headway.storage.process_identity import boot_id
 
 MARKER = ".launch"
-HEARTBEAT_S = 5.0  # between two signs of life of a launcher
-MARKER_LIMIT_S = 0.5  # for a marker that others take and leave at the same time
-HEARTBEAT_TIMEOUT_S = 20.0  # a marker older than this was left by launchers that are gone
+HEARTBEAT_S = 5.0  # seconds between two heartbeats of a launcher
+MARKER_LIMIT_S = 0.5  # for a marker that others create and remove at the same time
+HEARTBEAT_TIMEOUT_S = 20.0  # an older marker was left by launchers that have ended
 
 
 class Heartbeat:
-    """Says from a thread of its own that this launcher lives, whatever it waits for meanwhile."""
+    """Updates heartbeat files from its own thread, independent of what the launcher waits for."""
 
     def __init__(self, beats: Sequence[Callable[[], None]], every_s: float | None = None) -> None:
         self._beats = beats
@@ -43,7 +43,7 @@ class Heartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """It is over; not waited for, as a file system may hold the last beat up."""
+        """Stop without waiting, as a file system may block the last heartbeat."""
         self._stopped.set()
 
     def _loop(self) -> None:
@@ -72,8 +72,8 @@ def join_or_create_launch(journal: Path, env: Mapping[str, str]) -> str:
             marker_content = _read_marker(marker)
             if marker_content is None:
                 if time.monotonic() > until:
-                    raise OSError(errno.EBUSY, f"{marker.name} can neither be read nor replaced")
-                continue  # just taken away
+                    raise OSError(errno.EBUSY, f"{marker.name} cannot be read or replaced")
+                continue  # just removed
             other_id, _, other_requeues = marker_content[0].partition(" ")
             age = draft.stat().st_mtime - marker_content[1]  # both by the file system's clock
             is_fresh = other_requeues == requeues and age < HEARTBEAT_TIMEOUT_S
@@ -90,7 +90,7 @@ def join_or_create_launch(journal: Path, env: Mapping[str, str]) -> str:
 
 
 def _all_members_dead(journal: Path, launch: str) -> bool:
-    """Whether all supervisors of that launch ran on this host, and are gone."""
+    """Whether all supervisors of that launch ran on this host and have ended."""
     prefix = f".member-{launch}-{os.uname().nodename}-"
     members = list(journal.glob(f".member-{launch}-*"))
     return bool(members) and all(
@@ -101,7 +101,7 @@ def _all_members_dead(journal: Path, launch: str) -> bool:
 
 
 def _is_over(journal: Path, launch: str) -> bool:
-    """Whether its supervisors have agreed that it has ended, and are just about to leave."""
+    """Whether its supervisors have agreed that it has ended, and are about to leave."""
     for path in journal.glob(f".decision-{launch}-*"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             decision = json.loads(path.read_text())
@@ -111,19 +111,18 @@ def _is_over(journal: Path, launch: str) -> bool:
 
 
 def has_live_launcher(journal: Path, fs_now: float) -> bool:
-    """Whether launchers of a run are alive, on whatever node; `at`: now, by the file system."""
+    """Whether launchers of a run are alive on any node; `fs_now`: the file system's time."""
     content = _read_marker(journal / MARKER)
     return content is not None and fs_now - content[1] < HEARTBEAT_TIMEOUT_S
 
 
 def refresh_marker(journal: Path) -> None:
-    """This launcher is alive."""
     with contextlib.suppress(OSError):
         os.utime(journal / MARKER)
 
 
 def leave_launch(journal: Path, launch: str) -> None:
-    """The launch is over, unless another one has begun meanwhile."""
+    """Remove the marker unless another launch has replaced it."""
     marker = journal / MARKER
     content = _read_marker(marker)
     if content is not None and content[0].partition(" ")[0] == launch:
@@ -137,24 +136,24 @@ def _read_marker(marker: Path) -> tuple[str, float] | None:
         return None
 
 
-MAX_LOOK_GAP_S = 1.5 * HEARTBEAT_S  # no time between two looks at a member counts for more
+MAX_LOOK_GAP_S = 1.5 * HEARTBEAT_S  # no gap between two checks of a member counts for more
 
-STOPPING_S = 10.0  # to wait for the other nodes once this one was told to stop: all of them stop
+STOPPING_S = 10.0  # to wait for the other nodes after a stop was requested: all of them stop
 
 NodeReport = dict[str, Any]
 AgreedDecision = dict[str, Any]
 
 
 class MemberSighting(NamedTuple):
-    """What a look at a member has shown."""
+    """The result of one check of a member."""
 
-    changed: float  # when it was last heard of, by the file system's clock
-    at: float  # when that was looked at
+    changed: float  # its last change, by the file system's clock
+    at: float  # time of the check
     silence: float  # seconds without a change
 
 
 class NodeCoordinator:
-    """This supervisor's part in it."""
+    """The part of one supervisor in the agreement between nodes."""
 
     def __init__(
         self,
@@ -169,9 +168,10 @@ class NodeCoordinator:
         self.me = f"{host}-{pid}"
         self._clock = clock
         self._sightings: dict[str, MemberSighting] = {}
-        self._voted: set[int] = set()  # attempts of which the others were told so
+        self._voted: set[int] = set()  # attempts that this node has voted to be hung
         self._member = self._path("member", self.me)
-        with contextlib.suppress(OSError):  # nobody will wait for this node, and it decides alone
+        # No other node will wait for this one, and it decides alone.
+        with contextlib.suppress(OSError):
             self._member.write_text(_process_identity(pid))
             self._remove_dead_members()
 
@@ -179,7 +179,7 @@ class NodeCoordinator:
         return self.journal / "-".join([f".{kind}", self.launch, *map(str, rest)])
 
     def _remove_dead_members(self) -> None:
-        """Members of this host that were killed: whoever starts again takes their place."""
+        """Remove members of this host that were killed: a new start takes their place."""
         host = self.me.rpartition("-")[0]
         for member in self.members(os.listdir(self.journal)) - {self.me}:
             member_host, _, pid = member.rpartition("-")
@@ -192,32 +192,31 @@ class NodeCoordinator:
                     path.unlink()
 
     def lost_neighbor(self, file_names: Iterable[str]) -> set[str]:
-        """The member that this one looks after, if it has not been heard of for a while.
+        """The neighbor of this member, if it has shown no sign of life for a while.
 
-        In the order of their names each looks after the next one: of several that are lost, at
-        least one comes after a member that is not, and nobody reads the files of all.
+        Members watch each other in a ring sorted by name: of several lost members, at least one
+        follows a member that is alive, and no node reads the files of all.
         """
         ring = sorted(self.members(file_names) | {self.me})
         following = ring[(ring.index(self.me) + 1) % len(ring)]
         return {following} if following != self.me and self._is_lost(following) else set()
 
     def decisions(self) -> list[dict[str, Any]]:
-        """What was agreed on before, for a supervisor that comes late."""
+        """Earlier decisions of this launch, for a supervisor that joins late."""
         decisions = [self._read(self._path("decision", n).name) for n in range(self.attempt())]
         return [decision for decision in decisions if "past" in decision]
 
     def beat(self) -> None:
-        """This supervisor lives."""
         with contextlib.suppress(OSError):
             os.utime(self._member)
 
     def members(self, file_names: Iterable[str]) -> set[str]:
-        """Everybody who takes part, by the names of files in the folder."""
+        """All members, by the names of files in the folder."""
         prefix = self._path("member").name + "-"
         return {name.removeprefix(prefix) for name in file_names if name.startswith(prefix)}
 
     def attempt(self) -> int:
-        """The number of the attempt that is going on now."""
+        """The number of the current attempt."""
         prefix = self._path("decision").name + "-"
         try:
             return sum(name.startswith(prefix) for name in os.listdir(self.journal))
@@ -225,15 +224,16 @@ class NodeCoordinator:
             return 0
 
     def failed_on_other_node(self, attempt: int, file_names: Iterable[str]) -> bool:
-        """Whether this attempt has failed for another member already."""
+        """Whether this attempt has already failed on another member."""
         prefix = self._path("ended", attempt).name + "-"
         others = {name for name in file_names if name.startswith(prefix)} - {prefix + self.me}
         reports = [report for report in map(self._read, others) if report]
-        # Who was told to stop has ended in order; this one will be told too, or notice itself.
+        # A node that received a stop signal ended in order; this node will receive it too, or
+        # notice.
         return any(not report.get("done") and report.get("told") is None for report in reports)
 
     def vote_hang(self, attempt: int, is_late: bool, file_names: Iterable[str]) -> bool:
-        """Tell the others whether this node makes no step; whether none of them does."""
+        """Share whether the ranks of this node are late; return whether those of all nodes are."""
         own_file = self._path("late", attempt, self.me)
         with contextlib.suppress(OSError):
             if is_late:
@@ -258,11 +258,11 @@ class NodeCoordinator:
         on_wait: Callable[[int], object] = lambda not_reported: None,
         stop_signal: Callable[[], int | None] = lambda: None,
     ) -> AgreedDecision:
-        """Say how the attempt ended here, and learn what all do now.
+        """Report how the attempt ended on this node, and return what all nodes do now.
 
-        `decide` gets what each member said, and the members that are gone; it runs in one of the
-        supervisors only. `waiting` is told once how many are still to come; `told_to_stop` is
-        asked all the while, and ends the wait soon.
+        `decide` gets the reports by member and the lost members; it runs in one supervisor only.
+        `on_wait` is called once with the number of missing reports; `stop_signal` is polled during
+        the wait and shortens it.
         """
         self._write(self._path("ended", attempt, self.me), own_report)
         decision = self._path("decision", attempt)
@@ -301,7 +301,7 @@ class NodeCoordinator:
             time.sleep(0.01 if time.monotonic() - started < 1.0 else 0.1)
 
     def leave(self) -> None:
-        """This supervisor is done; the last one to leave takes the papers along."""
+        """Leave the launch; the last member to leave removes its files."""
         with contextlib.suppress(OSError):
             self._member.unlink(missing_ok=True)
             file_names = os.listdir(self.journal)
@@ -314,15 +314,15 @@ class NodeCoordinator:
                     (self.journal / name).unlink(missing_ok=True)
 
     def _is_lost(self, member: str) -> bool:
-        """Not heard of for a while.
+        """Whether a member has shown no sign of life for a while.
 
-        What counts is how long this process has seen no change: the clock of the file system may
-        be set, and after a pause of all nodes (`scontrol suspend`) all of them look old at first.
+        What counts is how long this process has seen no change: the clock of the file system may be
+        set, and after a pause of all nodes (`scontrol suspend`) all members look old at first.
         """
         try:
             changed = _touched_at(self._path("member", member))
             at, previous = self._clock(), self._sightings.get(member)
-            if previous is None:  # it may be long gone
+            if previous is None:  # it may have ended long ago
                 self.beat()
                 silence = max(_touched_at(self._member) - changed, 0.0)
             elif changed != previous.changed:
@@ -342,18 +342,19 @@ class NodeCoordinator:
         return content if isinstance(content, dict) else {}
 
     def _write(self, path: Path, content: dict[str, Any], *, exclusive: bool = False) -> None:
-        write = write_exclusively if exclusive else write_atomically  # else another was faster
+        # If it exists, another member was faster.
+        write = write_exclusively if exclusive else write_atomically
         write(path, json.dumps(content))
 
 
 def _touched_at(path: Path) -> float:
-    """When a file was last touched. Opened, as NFS may answer a plain stat from memory."""
+    """Modification time. The file is opened, as NFS may answer a plain stat from its cache."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_mtime
 
 
 def _process_identity(pid: int) -> str:
-    """Which process has this number now: its boot and its start."""
+    """Identity of the process that has this pid now: boot id and start time."""
     try:
         return f"{boot_id()} {processes.stat_fields(pid)[19].decode()}"
     except (OSError, IndexError):

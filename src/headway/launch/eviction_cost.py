@@ -1,8 +1,8 @@
-"""Report to the journal what an eviction would cost now, while a run goes on.
+"""Report to the journal what an eviction would cost now, while a run is in progress.
 
-One event every half minute, one as soon as a checkpoint is durable, and one when a run comes back
-whose earlier launches have reported. The launcher that has rank 0 on its node reports for the run;
-it reads nothing for this that it does not follow anyway.
+One event every 30 seconds, one as soon as a checkpoint is durable, and one when a run resumes whose
+earlier launches have reported. The launcher that has rank 0 on its node reports for the run; it
+reads nothing for this that it does not follow anyway.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.launch.progress import NS, DurableSave, durable_saves
 from headway.launch.rank_tail import RankTail
 
 REPORT_EVERY_NS = 30_000_000_000
-MIN_GAP_NS = 1_000_000_000  # saves that follow each other faster share a line
+MIN_GAP_NS = 1_000_000_000  # saves that follow each other faster share an event
 
 
 _EVENT_PREFIXES = tuple(
@@ -33,7 +33,7 @@ _EVENT_PREFIXES = tuple(
 
 @dataclass(frozen=True)
 class EarlierLaunches:
-    """What earlier launches of the run have told."""
+    """What earlier launches of the run have reported."""
 
     preemptions: int = 0
     save_s: float | None = None
@@ -43,20 +43,20 @@ class EarlierLaunches:
 
 @dataclass
 class _Start:
-    """The way to training that is going on, or was taken last; times in ns."""
+    """The start of training that is in progress, or the last one; times in ns."""
 
-    started: int  # the attempt
+    started: int  # of the attempt
     recovers: bool  # the run has trained before
-    earlier_ns: int = 0  # by attempts since then that never trained
+    earlier_ns: int = 0  # spent by attempts since then that never trained
     trained: bool = False
 
 
 class EvictionCostReporter:
-    """One for all attempts of a command on this node."""
+    """One reporter for all attempts of a command on this node."""
 
     def __init__(self, journal: Path, launch: str) -> None:
         self._earlier = earlier_launches(journal, launch)
-        self._save_s = self._earlier.save_s  # of the newest attempt before this one that saved
+        self._save_s = self._earlier.save_s  # of the most recent earlier attempt that saved
         self._start_s = self._earlier.recover_s or 0.0
         self._recoveries = [*self._earlier.recoveries]
         self._start = _Start(0, recovers=bool(self._earlier.recover_s))
@@ -66,17 +66,17 @@ class EvictionCostReporter:
         self._attempt: Attempt | None = None
 
     def attempt_started(self, attempt: Attempt) -> None:
-        """An attempt begins: tell its price from now on."""
+        """Report the eviction cost of this attempt from now on."""
         self._attempt = attempt
         self._start.started = now() if attempt.number else process_begin()
         self._due_at, self._save_count = self._start.started, 0
-        if self._earlier == EarlierLaunches():  # else it has something to tell at once
+        if self._earlier == EarlierLaunches():  # else it has something to report at once
             self._due_at += REPORT_EVERY_NS
         self._restart = 0
         attempt.watch.on_round.append(self._on_round)
 
     def attempt_ended(self, ranks: Sequence[RankTail]) -> None:
-        """It is over. Where only its ranks know that they were told to go, it is said for later."""
+        """Record a preemption that only the ranks know of, for later launches."""
         assert self._attempt is not None
         self._ranks_ended(ranks, now())
         if _reports_for_run(ranks) and all(rank.preempted for rank in ranks):
@@ -84,7 +84,7 @@ class EvictionCostReporter:
             self._attempt.writer.write({"ev": "preempted", "t": now(), "step": step})
 
     def _ranks_ended(self, ranks: Sequence[RankTail], t: int) -> None:
-        """These ranks are gone; what follows is a recovery if any of them has trained."""
+        """These ranks have ended; what follows is a recovery if any of them has trained."""
         saves = durable_saves(ranks)
         self._save_s = _typical_save_s(saves) if saves else self._save_s
         if not self._start.trained:
@@ -98,7 +98,7 @@ class EvictionCostReporter:
         if not _reports_for_run(ranks):
             return
         t = now()
-        if ranks[0].restart != self._restart:  # new ranks in the same launch: a start of its own
+        if ranks[0].restart != self._restart:  # new ranks in the same launch: a new start
             self._ranks_ended(self._ranks, t)
             self._restart, self._start.started = ranks[0].restart, t
         self._ranks = ranks
@@ -115,7 +115,7 @@ class EvictionCostReporter:
         self._attempt.writer.write(self._cost_event(t, ranks, saves))
 
     def _training_started(self, t: int) -> None:
-        """The first step of an attempt is made."""
+        """Called at the first step of an attempt."""
         self._start.trained = True
         took = round((self._start.earlier_ns + t - self._start.started) / NS, 3)
         if not self._start.recovers:
@@ -157,14 +157,14 @@ def _count_saves(rank: RankTail) -> int:
 
 
 def _reports_for_run(ranks: Sequence[RankTail]) -> bool:
-    """Rank 0 is here, or nobody has a rank."""
+    """Whether rank 0 is on this node, or no process has a rank."""
     return bool(ranks) and any(not rank.rank for rank in ranks)
 
 
 def earlier_launches(journal: Path, launch: str) -> EarlierLaunches:
-    """From the journals of the launchers that came before; they are small."""
+    """Read the journals of earlier launchers, which are small."""
     preempted: set[str] = set()
-    prices: dict[int, dict[str, Any]] = {}  # by the wall clock
+    prices: dict[int, dict[str, Any]] = {}  # by wall clock
     recoveries: dict[int, float] = {}
     for path in journal.glob("launcher-*.jsonl"):
         name = path.name.split("-")[1].partition(".")[0]
@@ -183,7 +183,7 @@ def earlier_launches(journal: Path, launch: str) -> EarlierLaunches:
 
 
 def _relevant_events(path: Path) -> Iterable[dict[str, Any]]:
-    """Its prices and recoveries, and what told it to go; `at`: when that was by the wall clock."""
+    """Its cost and recovery events and preemption signals; `at` is their wall clock time."""
     try:
         lines = file_access.read_file(path, file_access.JOURNAL_LIMIT).split(b"\n")
         head = json.loads(lines[0])
@@ -193,4 +193,4 @@ def _relevant_events(path: Path) -> Iterable[dict[str, Any]]:
                 record = json.loads(line)
                 yield {**record, "at": record["t"] + ahead}
     except (OSError, ValueError, KeyError, TypeError):
-        return  # a torn one tells less
+        return  # a torn journal contributes less

@@ -15,27 +15,27 @@ from headway.launch.process_watch import ProcessWatch
 from headway.launch.stderr_tap import StderrTap
 from headway.storage.process_identity import pid_space
 
-# The process that a line of the kernel's log is about, by its number in the machine's own space.
+# The process that a line of the kernel log is about, by its pid in the initial namespace.
 _PROCESS_OF_LINE = re.compile(
     r"\[(\d+)\]: segfault|(?:[Kk]ill(?:ed)?|reaped) process (\d+)|\bpid='?(\d+)"
 )
 _OOM = re.compile(r"out of memory|\boom[-_]", re.IGNORECASE)
-_MACHINE_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO: that space
+_MACHINE_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO: the initial pid namespace
 
 
 class Evidence:
-    """Gathers the facts of one attempt on this node."""
+    """Collects the facts of one attempt on this node."""
 
     def __init__(self, watch: ProcessWatch, stderr_tap: StderrTap) -> None:
         self.watch = watch
         self.stderr_tap = stderr_tap
         self.node = os.uname().nodename
-        self.reported: list[Fact] = []  # by those that watch: a hang
-        self.ended_by_us: int | None = None  # from then on, deaths are our own doing
+        self.reported: list[Fact] = []  # by watchers, such as a hang
+        self.ended_by_us: int | None = None  # from then on, the launcher itself causes deaths
         self._kernel = kernel_log.snapshot()
 
     def known(self) -> list[Fact]:
-        """What the journals of this host and the watch tell, in a moment."""
+        """What the journals of this host and the watchers know; takes no noticeable time."""
         facts = list(self.reported)
         codes: dict[int, int] = {}
         for process in list(self.watch.processes.values()):
@@ -44,7 +44,7 @@ class Evidence:
         ranks = self.watch.ranks()
         single_rank = (
             0 if len(ranks) == 1 else None
-        )  # what the ledger calls a rank without a number
+        )  # the rank that the ledger assigns to a process without one
         for process in ranks:
             rank = single_rank if process.rank is None else process.rank
             fields: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
@@ -66,7 +66,7 @@ class Evidence:
         return self.ended_by_us is not None and died >= self.ended_by_us
 
     def all(self, status: int, stop_signal: int | None, pids: set[int]) -> list[Fact]:
-        """When it is over; `pids` are the processes that belonged to it."""
+        """All facts after the attempt has ended; `pids` are the processes that belonged to it."""
         facts = self.known()
         own_pids = pids if pid_space() == _MACHINE_PIDS else set()
         facts += [
@@ -78,9 +78,9 @@ class Evidence:
             facts.append(self.fact("exit", code=status, at=now()))
         if stop_signal is not None:
             name = signal.Signals(stop_signal).name
-            facts.append(self.fact("signal", text=f"the launcher was sent {name}"))
+            facts.append(self.fact("signal", text=f"the launcher received {name}"))
         if stop_signal is not None or any(f.code in (-9, -15, 137, 143) for f in facts):
-            facts += slurm.ask_slurm()  # it may have been Slurm's
+            facts += slurm.ask_slurm()  # the signal may be Slurm's
         return facts
 
     def fact(
@@ -106,9 +106,10 @@ def _exception_text(error: Mapping[str, Any]) -> str:
 
 
 def _concerns_job(text: str, pids: set[int]) -> bool:
-    """Whether a line of the kernel's is about the job: a shared machine has others.
+    """Whether a line of the kernel log is about the job: a shared machine has others.
 
-    What names no process may be the job's, but for an OOM kill, which the counters tell better.
+    A line that names no process may be about the job, except for an OOM kill, for which the
+    counters are more precise.
     """
     match = _PROCESS_OF_LINE.search(text)
     if match is None:

@@ -46,21 +46,21 @@ def decide(
     """The decision after the last attempt of `history`."""
     last = history[-1]
     if last.retry == "no":
-        return Decision("stop", f"{last.category} comes back on a retry")
+        return Decision("stop", f"{last.category} would recur on a retry")
     if last.retry == "resume":
-        return Decision("stop", "its time is over; start it again and it resumes")
+        return Decision("stop", "the time limit was reached; start the job again to resume")
     if last.retry == "swap":
-        return Decision("swap", f"{last.category} stays with the node{_node_suffix(last.node)}")
+        return Decision("swap", f"{last.category} persists on the node{_node_suffix(last.node)}")
     if nodes > 1 and last.node and _recurrences(history, "node") >= 2:
-        return Decision("swap", f"{last.category} hit the node {last.node} again")
+        return Decision("swap", f"{last.category} recurred on the node {last.node}")
     if last.retry == "bounded" and last.step and _recurrences(history, "step") >= 2:
-        return Decision("stop", f"the same failure at step {last.step} again: data or code")
+        return Decision("stop", f"the same failure recurred at step {last.step}: data or code")
     idle = len(list(takewhile(lambda attempt: attempt.progressed is False, reversed(history))))
     limit = MAX_IDLE_RETRIES if last.retry == "bounded" else MAX_IDLE_RETRIES_EXTERNAL
     if idle >= limit:
-        return Decision("stop", f"{idle} attempts in a row added no durable step: a crash loop")
+        return Decision("stop", f"{idle} attempts in a row added no durable step (crash loop)")
     if len(history) > restarts:
-        return Decision("stop", f"all {restarts} restarts are used")
+        return Decision("stop", f"all {restarts} restarts have been used")
     wait = _backoff(history, seed)
     return Decision("restart", f"restart {len(history)} of {restarts}", wait)
 

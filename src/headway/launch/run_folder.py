@@ -83,7 +83,7 @@ def prepare(
     identity = _identity_from_env(env)
     if join and not (name or output or identity):
         raise UsageError(
-            "--join needs the run to join: give its --name or -o", code="join-without-name"
+            "--join requires the run to join: give its --name or -o", code="join-without-name"
         )
     url = output if output and "://" in output else None
     if url is not None:
@@ -95,7 +95,7 @@ def prepare(
     )
     if "/" in run or run in (".", "..") or not run.isprintable():
         raise UsageError(
-            f"the run name {run!r} cannot be a folder's name; give another --name",
+            f"the run name {run!r} is not a valid folder name; give another --name",
             code="run-name-invalid",
         )
     preferred = Path(output) if output and url is None else Path("headway") / run

@@ -38,47 +38,48 @@ if TYPE_CHECKING:
     from headway.chaos.plan import FaultPlan
 
 ORPHAN_GRACE_S = 5.0
-SIGNAL_POLL_S = 0.1  # between two looks for a signal
-WRITERS_LIMIT_S = 600.0  # for checkpoints that are still to be written
-SIBLING_RUNS = 8  # that are looked at for checkpoints in pieces
-SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
+SIGNAL_POLL_S = 0.1  # seconds between two checks for a signal
+WRITERS_LIMIT_S = 600.0  # limit for checkpoints that are still being written
+SIBLING_RUNS = 8  # number of sibling runs that are searched for unfinished checkpoints
+# In the run folder: the node that a scheduler should exclude, and the reason.
+SWAP_MARKER = "swap.json"
 
 
 class Companion(Protocol):
-    """Somebody who works beside the attempts, for the same job."""
+    """A component that runs next to the attempts of one job, such as the compile cache."""
 
     @property
     def env(self) -> Mapping[str, str]:
-        """For the command."""
+        """Environment variables for the command."""
 
     def begin(self, emit: Callable[[dict[str, Any]], object]) -> None:
-        """An attempt begins; `write` puts an event into its journal."""
+        """Called when an attempt starts; `emit` writes an event to its journal."""
 
     def end(self) -> None:
-        """It has ended, and its journal is about to be closed."""
+        """Called when an attempt has ended, before its journal is closed."""
 
     def close(self, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """There will be no other. `hurry`: whether the launcher was told to stop."""
+        """Called when no attempt follows; `is_hurried` tells whether a stop was requested."""
 
 
 class BoosterPolicy(Protocol):
-    """Somebody who knows with which boosters an attempt runs: see headway/session/auto.py."""
+    """Decides which boosters an attempt runs with; implemented in headway/session/auto.py."""
 
     @property
     def dropped(self) -> Mapping[str, str]:
-        """Those that may be to blame for the end of an attempt, and why."""
+        """Boosters that are suspected of having ended an attempt, with the reason."""
 
     def begin(self, emit: Callable[[dict[str, Any]], object]) -> None:
-        """An attempt begins; `write` puts an event into its journal."""
+        """Called when an attempt starts; `emit` writes an event to its journal."""
 
     def dropped_env(self) -> set[str]:
-        """Variables that the attempt does not get."""
+        """Environment variables that the attempt does not get."""
 
     def suspects(self, result: AttemptResult) -> list[str]:
-        """Who may be to blame for its end, as this node sees it."""
+        """Boosters that may have caused this end, as seen from this node."""
 
     def drop(self, suspects: Sequence[str]) -> None:
-        """These are left out from now on."""
+        """Disable these boosters for all further attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +91,14 @@ class Options:
     hang_after: float = FLOOR_S
     warm: bool = False
     chaos: FaultPlan | None = None
-    env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
+    # Additional environment variables for the command.
+    env: Mapping[str, str] = field(default_factory=dict)
     companion: Companion | None = None
     policy: BoosterPolicy | None = None
 
 
 def _newest_journals(run: Path) -> list[str]:
-    """Those of the runs beside this one, a few."""
+    """Journal folders of the most recent sibling runs."""
     siblings = []
     with contextlib.suppress(OSError), os.scandir(run.parent) as entries:
         for entry in entries:
@@ -106,7 +108,7 @@ def _newest_journals(run: Path) -> list[str]:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """One sentence for a command that cannot be started, before anything is made for it."""
+    """Raise UsageError for a command that cannot be started, before a run folder is created."""
     if shutil.which(command[0]):
         return
     if os.path.exists(command[0]):
@@ -121,7 +123,7 @@ def check_command(command: Sequence[str]) -> None:
 
 
 class Supervisor:
-    """Attempt after attempt of one command on this node."""
+    """Runs the attempts of one command on this node, one after the other."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Supervisor:
         self.options = options = options or Options()
         self.log = log
         self.status: int | None = None  # of the last attempt, once it has ended
-        self.attempt: Attempt | None = None  # the last one that began
+        self.attempt: Attempt | None = None  # the most recent attempt
         self.progress = Progress()
         self.eviction_cost = EvictionCostReporter(run_folder.journal, run_folder.launch)
         self.timing = StepTimingStats(floor=options.hang_after)
@@ -144,7 +146,7 @@ class Supervisor:
         self.warm: WarmStart | None = None
         self.companion = options.companion
         self.env = {**(self.companion.env if self.companion else {}), **options.env}
-        self.forked = False  # whether the attempt that is going on was forked from the zygote
+        self.forked = False  # whether the current attempt was forked from the forkserver
         beats: list[Callable[[], None]] = [partial(coordination.refresh_marker, run_folder.journal)]
         if options.restarts or options.warm:
             processes.adopt_orphans()
@@ -168,9 +170,10 @@ class Supervisor:
             self.injector = FaultInjector(options.chaos, run_folder)
 
     def run(self) -> int:
-        """Until it is done, or the policy says stop; the status is negative for a death by signal.
+        """Run attempts until the command completes or the policy stops; return the exit status.
 
-        A fault of ours ends this, never the job: it runs to its end, and is not started again.
+        The status is negative for a death by signal. An internal error ends the supervision, not
+        the job: the job runs to its end and is not restarted.
         """
         number = self.coordinator.attempt() if self.coordinator else 0
         restarting = True
@@ -180,8 +183,8 @@ class Supervisor:
             except Exception as error:
                 restarting = False
                 self._warn(
-                    f"internal fault, {type(error).__name__}: {error}; the job is not recorded "
-                    "from here on and not started again",
+                    f"internal error, {type(error).__name__}: {error}; the job is no longer "
+                    "recorded and will not be restarted",
                     code="launcher-fault",
                 )
                 if os.environ.get("HEADWAY_DEBUG"):
@@ -193,7 +196,7 @@ class Supervisor:
         return self.status
 
     def _run_unrecorded(self) -> int:
-        """The command to its end, after a fault of ours: what goes on, or a start of it."""
+        """Wait for the running command, or start it, after an internal error."""
         attempt = self.attempt
         if attempt is not None and attempt.child is not None:
             status = child_process.wait(attempt.child)
@@ -204,14 +207,14 @@ class Supervisor:
         return status
 
     def _run_attempt(self, number: int) -> bool:
-        """One attempt; whether there is to be another one."""
+        """Run one attempt; return whether another one follows."""
         self.status = self.attempt = None
         attempt = self.attempt = self._new_attempt(number)
         if self._is_warm_allowed():
             attempt.guarded(self._prepare_warm_start, attempt)
         try:
             result = attempt.run(self.command, self._spawn)
-        except OSError as error:  # it was there when the first attempt began
+        except OSError as error:  # the executable existed when the first attempt started
             if error.errno in child_process.LAUNCHER_ERRNOS:
                 raise
             self._warn(
@@ -239,9 +242,9 @@ class Supervisor:
     def closing_steps(
         self, is_hurried: Callable[[], bool]
     ) -> list[tuple[str, Callable[[], object]]]:
-        """What is to be done when nothing more is to come, by name: all of it, one by one.
+        """The named steps that follow the last attempt; the caller runs all of them.
 
-        `hurried`: whether the launcher was told to stop meanwhile; then nothing is waited for.
+        `is_hurried` tells whether a stop was requested meanwhile; then nothing is waited for.
         """
         attempt = self.attempt
 
@@ -267,7 +270,7 @@ class Supervisor:
         def wait_for_writers() -> None:
             if remaining := processes.wait_for_writers(WRITERS_LIMIT_S, is_hurried):
                 self._warn(
-                    f"processes {sorted(remaining)} still write checkpoints",
+                    f"processes {sorted(remaining)} are still writing checkpoints",
                     code="writers-not-ended",
                 )
 
@@ -279,18 +282,18 @@ class Supervisor:
         return [("output", attempt.stderr_tap.start_relay), *steps] if attempt else steps
 
     def _backoff(self, attempt: Attempt, decision: Decision | None) -> bool:
-        """Wait as long as was decided; whether a signal to stop came first."""
+        """Wait as long as the decision says; return whether a stop signal came first."""
         until = time.monotonic() + (decision.wait_s if decision else 0.0)
         while attempt.poll_signals() is None and (remaining := until - time.monotonic()) > 0:
             time.sleep(min(remaining, SIGNAL_POLL_S))
         return attempt.stop_signal is not None
 
     def _kill_orphans_of_previous_launch(self) -> None:
-        """A launcher that was killed may have left its job behind, and the job writes on."""
+        """End the job of a launcher that was killed, as it would continue to write."""
         orphans = processes.orphans_of_run(self.run_folder.absolute_journal, self.run_folder.launch)
         if orphans:
             self._warn(
-                f"ending {len(orphans)} processes that a killed launcher left behind",
+                f"ending {len(orphans)} processes of a launcher that was killed",
                 code="processes-left-behind",
             )
             processes.end_processes(orphans, ORPHAN_GRACE_S)
@@ -320,7 +323,7 @@ class Supervisor:
 
         def ended_elsewhere(watch: ProcessWatch) -> None:
             if coordinator.failed_on_other_node(number, watch.journal_files):
-                attempt.request_end("it has ended on another node")
+                attempt.request_end("the attempt has ended on another node")
 
         def lost_a_node() -> None:
             if coordinator.lost_neighbor(attempt.watch.journal_files):
@@ -331,7 +334,7 @@ class Supervisor:
         return attempt
 
     def _remove_unfinished_checkpoints(self, attempt: Attempt) -> None:
-        """Checkpoints that earlier attempts left in the middle, of this run or another."""
+        """Remove unfinished checkpoints of earlier attempts, of this run or of sibling runs."""
         removed = unfinished_saves.remove_dead_saves(
             self.run_folder.absolute_journal, [attempt.launch, "0"]
         )
@@ -339,11 +342,11 @@ class Supervisor:
             for journal in _newest_journals(Path(self.run_folder.absolute_journal).parent):
                 removed += unfinished_saves.remove_dead_saves(journal)
         for folder in removed:
-            text = f"removed {folder}, which a save that was killed had not finished"
+            text = f"removed {folder}, an unfinished checkpoint of a process that was killed"
             self._warn(text, code="unfinished-checkpoint-removed")
 
     def _attempt_env(self) -> dict[str, str]:
-        """What is added to that of the next attempt."""
+        """Variables that are added to the environment of the next attempt."""
         if self.options.policy is None:
             return self.env
         dropped = self.options.policy.dropped_env()
@@ -354,7 +357,7 @@ class Supervisor:
         return self.options.warm and (policy is None or "warm" not in policy.dropped)
 
     def _drop_boosters(self, suspects: Sequence[str]) -> None:
-        """From now on; what was forked ahead has them still."""
+        """Disable boosters; the forkserver was started with them, so it ends too."""
         if self.options.policy is None or not suspects:
             return
         self.options.policy.drop(suspects)
@@ -385,13 +388,14 @@ class Supervisor:
         detector = HangDetector(str(folder), self.timing, report, vote_hang)
 
         def check(watch: ProcessWatch) -> None:
-            if attempt.stop_signal is None:  # a last save may take all the time it is given
+            # A final save may use all the time that the scheduler grants.
+            if attempt.stop_signal is None:
                 detector.round(watch)
 
         attempt.watch.on_round.append(check)
 
     def _prepare_warm_start(self, attempt: Attempt) -> None:
-        """The zygote: from an earlier launch's journals now, or once this attempt makes steps."""
+        """Start the forkserver: now, by an earlier launch's journals, or at the first step."""
 
         def note(text: str, code: str) -> None:
             event = {"ev": "note", "t": now(), "hook": "warm", "code": code, "text": text}
@@ -437,7 +441,7 @@ class Supervisor:
         return child
 
     def _wait_until_ready(self, warm: WarmStart) -> bool:
-        """Wait for a zygote that still imports, if it is worth that, but not past a signal."""
+        """Wait for a forkserver that still imports, if worthwhile, but not past a signal."""
         until = time.monotonic() + warm.wait_limit_s()
         while not warm.ready(min(max(until - time.monotonic(), 0.0), SIGNAL_POLL_S)):
             stopped = self.attempt is not None and self.attempt.poll_signals() is not None
@@ -445,10 +449,10 @@ class Supervisor:
                 return False
         return True
 
-    # -- what is done after an attempt ------------------------------------------------------
+    # -- after an attempt ----------------------------------------------------------------------
 
     def _conclude(self, attempt: Attempt, result: AttemptResult) -> Decision | None:
-        """The verdict and the decision, in the journal and in one line; None if there is none."""
+        """Record and log the verdict and the decision; None if there is no decision."""
         if self.coordinator is None:
             if result.status:
                 event = verdict.as_event(verdict.judge(result.facts))
@@ -467,7 +471,7 @@ class Supervisor:
         self._log_decision(agreement["verdict"], decision)
         if result.unkillable:
             self._warn(
-                f"processes {result.unkillable} of the dead attempt could not be ended",
+                f"processes {result.unkillable} of the failed attempt could not be ended",
                 code="processes-not-ended",
             )
         if agreement["cold"] and self.warm is not None:
@@ -492,14 +496,17 @@ class Supervisor:
         }
 
         def log_waiting(missing: int) -> None:
-            self.log(f"headway: attempt {attempt.number} is over here, {missing} node(s) to come")
+            self.log(
+                f"headway: attempt {attempt.number} has ended on this node; "
+                f"waiting for {missing} other node(s)"
+            )
 
         try:
             return coordinator.decide_together(
                 attempt.number, report, self._decide, log_waiting, stop_signal=attempt.poll_signals
             )
-        except OSError as error:  # the folder is gone or full: then this node decides alone
-            self._warn(f"cannot ask the other nodes: {error.strerror}", code="nodes-not-asked")
+        except OSError as error:  # the folder is gone or full: this node decides alone
+            self._warn(f"cannot reach the other nodes: {error.strerror}", code="nodes-not-asked")
             return self._decide({coordinator.me: report}, set())
 
     def _warn(self, text: str, *, code: str) -> None:
@@ -509,7 +516,7 @@ class Supervisor:
         return self.options.policy.suspects(result) if self.options.policy else []
 
     def _decide(self, reports: dict[str, dict[str, Any]], lost_nodes: set[str]) -> dict[str, Any]:
-        """For all nodes: from what each of them said."""
+        """The decision for all nodes, from the reports of each."""
         return verdict.decide_for_all(
             reports,
             [member.rpartition("-")[0] for member in sorted(lost_nodes)],
@@ -520,18 +527,18 @@ class Supervisor:
 
     def _log_decision(self, verdict: dict[str, Any], decision: Decision) -> None:
         texts = {"restart": decision.why, "stop": f"stopped: {decision.why}"}
-        text = texts.get(decision.action, f"stopped for another node: {decision.why}")
+        text = texts.get(decision.action, f"stopped to move to another node: {decision.why}")
         if decision.wait_s:
             text += f" in {decision.wait_s:.1f} s"
         self.log(f"headway: {verdict['category']}, {verdict['evidence']}; {text}")
 
     def _write_swap_marker(self, verdict: dict[str, Any]) -> None:
-        """For the scheduler's epilogue: the node to leave out, and why."""
+        """Write the node to exclude, and the reason, for the epilogue of the scheduler."""
         content = {"node": verdict.get("node") or os.uname().nodename, "at": time.time()}
         content |= {"category": verdict["category"], "evidence": verdict["evidence"]}
         path = self.run_folder.folder / SWAP_MARKER
         write_atomically(path, json.dumps(content, indent=1) + "\n")
         self.log(
-            f"headway: exit code {SWAP_CODE} asks for another node than {content['node']}; "
+            f"headway: exit code {SWAP_CODE} requests another node than {content['node']}; "
             f"see {path}"
         )

@@ -36,7 +36,7 @@ def judge(facts: Sequence[Fact]) -> Verdict:
         try:
             return classify(facts)
         except Exception as error:  # a fault of ours must not cost the job its restart
-            return _unknown(f"it could not be classified: {type(error).__name__}: {error}")
+            return _unknown(f"the failure could not be classified: {type(error).__name__}: {error}")
     hangs.sort(key=lambda fact: fact.rank is None)
     first = hangs[0]
     return _verdict(
@@ -55,7 +55,7 @@ def _unknown(evidence: str) -> Verdict:
 
 def lost_node(node: str) -> Verdict:
     """A node whose launcher is not heard of any more: it is not there to be retried on."""
-    evidence = f"the node {node} has not been heard of for a while"
+    evidence = f"the node {node} has shown no sign of life for a while"
     return _verdict("node_failure", evidence, f"lost_node:{node}", node=node, retry="swap")
 
 
@@ -63,7 +63,7 @@ def stopped_by_signal(number: int) -> Verdict:
     """The launcher was told to stop, and nobody says why."""
     name = signal.Signals(number).name
     category = "user_cancel" if number == signal.SIGINT else "preemption"
-    return _verdict(category, f"the launcher was sent {name}", f"told_to_stop:{name}")
+    return _verdict(category, f"the launcher received {name}", f"told_to_stop:{name}")
 
 
 def _verdict(category: str, evidence: str, fingerprint: str, **fields: Any) -> Verdict:
@@ -131,13 +131,15 @@ def decide_for_all(
         and verdict.category in MAYBE_OUR_FAULT
     )
     if stop_signals:
-        decision = Decision(
-            "stop", f"it was told to stop by {signal.Signals(stop_signals[0]).name}"
-        )
+        decision = Decision("stop", f"stop requested by {signal.Signals(stop_signals[0]).name}")
     elif failed_before_first_step and len(history) < restarts:
-        decision = Decision("restart", "cold, as the warm start may be to blame")
+        decision = Decision(
+            "restart", "with a cold start, as the warm start may have caused the failure"
+        )
     elif suspects and len(history) < restarts:
-        decision = Decision("restart", f"without {', '.join(suspects)}, which may be to blame")
+        decision = Decision(
+            "restart", f"without {', '.join(suspects)}, which may have caused the failure"
+        )
     else:
         nodes = len(reports) + len(lost_nodes)
         decision = policy.decide([*history, summary], restarts, nodes=nodes, seed=seed)

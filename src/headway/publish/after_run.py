@@ -118,7 +118,7 @@ def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
         ) from None
     if not words:
         raise UsageError(
-            "--publish-by is empty; it is local, slurm or a command", code="publish-by-invalid"
+            "--publish-by is empty; give local, slurm or a command", code="publish-by-invalid"
         )
     program = {LOCAL: sys.executable, SLURM: "sbatch"}.get(words[0], words[0])
     if not shutil.which(program):

@@ -495,7 +495,7 @@ def _no_cause(findings: Sequence[Finding]) -> Verdict:
     fact = next(
         (finding.fact for finding in findings if not finding.fact.survived), Fact(source="exit")
     )
-    evidence = fact.text or "it ended without leaving a reason"
+    evidence = fact.text or "the job ended without a known reason"
     finding = Finding(
         fact=replace(fact, text=evidence),
         id="none",

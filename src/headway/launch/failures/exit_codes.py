@@ -77,12 +77,10 @@ def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
     if number == signal.SIGKILL and no_oom:
         return "unknown", f"killed by {description} from outside: the kernel counted no OOM kill"
     if number == signal.SIGKILL:
-        return (
-            "host_oom",
-            f"killed by {description}, most often for want of memory; nothing else tells",
-        )
+        likely = "most often because the host was out of memory"
+        return "host_oom", f"killed by {description}, {likely}; there is no other evidence"
     if number == signal.SIGTERM:
-        return "unknown", f"ended by {description} from outside: a preemption or somebody's stop"
+        return "unknown", f"ended by {description} from outside: a preemption or a user"
     if number == signal.SIGINT:
         return "user_cancel", f"interrupted by {description}"
     if number in _CRASHES:
@@ -90,5 +88,5 @@ def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
     if code >= _WINDOWS:
         return "native_crash", f"crashed with status {code:#x}"
     if code == 2:
-        return "user_code", "exit code 2, as for wrong arguments"
-    return "unknown", f"ended with {description} and no reason"
+        return "user_code", "exit code 2, usual for wrong arguments"
+    return "unknown", f"ended with {description} and no known reason"

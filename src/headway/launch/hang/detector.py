@@ -202,7 +202,7 @@ class HangDetector:
         worst = straggler or late[0]
         rank = self._ranks[worst]
         place = stacks.where(frames.get(worst.pid, ()))
-        evidence = f"no step for {rank.silent_s:.0f} s, {self._limit(worst):.0f} s would be usual"
+        evidence = f"no step for {rank.silent_s:.0f} s, the limit is {self._limit(worst):.0f} s"
         if straggler is not None and straggler.rank is not None:
             evidence += f"; rank {straggler.rank} is behind"
         evidence += f": {reason}" if reason else (f" at {place}" if place else "")
@@ -227,4 +227,4 @@ def _missing_stacks_text(process: RankTail) -> str:
     try:
         return f"no stacks: the process is in state {processes.process_info(process.pid).state}\n"
     except (OSError, ValueError, IndexError):
-        return "no stacks: the process is gone\n"
+        return "no stacks: the process has ended\n"

@@ -130,8 +130,8 @@ class WarmStart:
     def _read_report(self, forkserver: ForkserverClient, report: dict[str, Any]) -> None:
         """The zygote has imported all it could, or it has ended."""
         if not report:
-            tail = forkserver.stderr_tail() or "without a word"
-            self._give_up(f"the zygote has failed: {tail}", code="zygote-failed")
+            tail = forkserver.stderr_tail() or "no error output"
+            self._give_up(f"the forkserver failed: {tail}", code="zygote-failed")
             return
         has_new_exclusions = report["left_out"] != self.state.left_out
         self.state.left_out, self.state.good = report["left_out"], report["good"]
@@ -144,12 +144,12 @@ class WarmStart:
         elif (
             has_new_exclusions and self._forkserver_count < MAX_FORKSERVERS
         ):  # again, without what was to blame
-            text = f"fewer imports are made ahead: {report['fault']}"
+            text = f"fewer modules are preloaded: {report['fault']}"
             self._note(text, code="imports-left-out")
             self._end_forkserver()
             self._start(self._plan)
         else:
-            self.state.off = f"the imports cannot be forked, {report['fault']}"
+            self.state.off = f"the preloaded modules do not survive a fork: {report['fault']}"
             self._give_up(self.state.off, code="imports-not-forkable")
         self.state.write(self.folder)
 
@@ -229,11 +229,11 @@ class WarmStart:
         reason = "a warm attempt ended before its first step"
         self._cold_next = True
         if self._has_worked:
-            self._note(f"the next start is cold: {reason}", code="next-start-cold")
+            self._note(f"the next start will be cold: {reason}", code="next-start-cold")
             return
         self.state.off = reason
         self.state.write(self.folder)
-        self._note(f"from now on starts are cold: {reason}", code="warm-starts-off")
+        self._note(f"warm starts are off from now on: {reason}", code="warm-starts-off")
         self._end_forkserver()
 
     def pids(self) -> set[int]:

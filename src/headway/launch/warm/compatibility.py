@@ -63,7 +63,7 @@ class Compatibility:
         """Raises ColdStartRequired with the reason why this must be started cold."""
         if not same_file(invocation.executable, self.executable):
             raise ColdStartRequired(
-                f"{invocation.executable} is not the interpreter of the zygote",
+                f"{invocation.executable} is not the interpreter of the forkserver",
                 code="interpreter-differs",
             )
         self._check_options(invocation)
@@ -83,7 +83,7 @@ class Compatibility:
                 raise self._option_error(letter)
 
     def _option_error(self, letter: str) -> ColdStartRequired:
-        text = f"the option -{letter} acts when the interpreter starts"
+        text = f"the option -{letter} takes effect when the interpreter starts"
         return ColdStartRequired(text, code="python-option-differs", option=letter)
 
     def _check_environment(self, env: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class Compatibility:
             if name == "OMP_NUM_THREADS" and wanted and wanted.strip().isdecimal():
                 continue  # set again in the child
             raise ColdStartRequired(
-                f"{name} is read at import, and is {wanted!r} here",
+                f"{name} is read at import and is {wanted!r} in this process",
                 code="environment-differs",
                 variable=name,
             )
@@ -116,7 +116,7 @@ class Compatibility:
             path = os.path.join(cwd, invocation.program)
             if invocation.program == "-" or not os.path.isfile(path):
                 raise ColdStartRequired(
-                    f"{invocation.program} is no file", code="program-not-a-file"
+                    f"{invocation.program} is not a file", code="program-not-a-file"
                 )
             if zipfile.is_zipfile(path):
                 raise ColdStartRequired(
@@ -133,7 +133,7 @@ class Compatibility:
         hidden = shadowing_file(first, set(self.modules))
         if hidden:
             raise ColdStartRequired(
-                f"{hidden} in {first} would come before the installed one",
+                f"{hidden} in {first} would take precedence over the installed module",
                 code="module-shadowed",
                 file=hidden,
             )

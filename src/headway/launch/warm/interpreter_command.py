@@ -81,7 +81,7 @@ def _follow(
     line = _first_line(script)
     if not line:
         raise ColdStartRequired(
-            f"{os.path.basename(script)} is no Python program", code="not-a-python-program"
+            f"{os.path.basename(script)} is not a Python program", code="not-a-python-program"
         )
     interpreter, _, option = line.partition(" ")
     extra = [option.strip()] if option.strip() else []

@@ -217,7 +217,7 @@ class Preloader:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        return str(json.loads(answer)) if answer else "its import ends the process"
+        return str(json.loads(answer)) if answer else "its import ended the process"
 
     def _try(self, names: list[str], ranked: bool) -> str:
         linux.die_with_parent(signal.SIGKILL)
@@ -255,7 +255,7 @@ def fork_hazard(before: dict[int, str]) -> str:
             return f"it keeps {opened} open"
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "it has initialised CUDA"
+        return "it has initialized CUDA"
     if torch is not None and _is_cuda_lost_after_fork(torch):
         return "it has made CUDA unusable after a fork"
     return ""

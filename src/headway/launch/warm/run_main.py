@@ -68,7 +68,7 @@ def _script(program: str) -> Callable[..., Any]:
     libc.fopen.restype = ctypes.c_void_p
     file = libc.fopen(os.fsencode(path), b"rb")
     if not file:
-        raise OSError(f"{path} is gone")
+        raise OSError(f"{path} does not exist")
     call = ctypes.pythonapi.PyRun_AnyFileExFlags
     call.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
     call.restype = _exit_on_error

@@ -131,7 +131,7 @@ class SpawnHook:
         try:
             if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
                 raise ColdStartRequired(
-                    "it is to change its user, or to run something before it starts",
+                    "it changes its user or runs a function before exec",
                     code="user-or-hook-differs",
                 )
             self.compatibility.check(invocation, env, cwd)

@@ -219,7 +219,7 @@ def request_process(forkserver: int, request: SpawnRequest, cwd: int, fds: Seque
     """
     if len(fds) > MAX_DESCRIPTORS:
         raise ColdStartRequired(
-            f"{len(fds)} open files are to be inherited", code="too-many-open-files"
+            f"{len(fds)} open files would be inherited", code="too-many-open-files"
         )
     payload = os.memfd_create("headway-request", os.MFD_CLOEXEC)
     parent_end, child_end = socket_pair()
@@ -238,16 +238,16 @@ def request_process(forkserver: int, request: SpawnRequest, cwd: int, fds: Seque
                 answer = receive_last(parent_end)
                 if not answer:
                     raise ColdStartRequired(
-                        "the zygote does not answer", code="zygote-silent"
+                        "the forkserver does not answer", code="zygote-silent"
                     ) from None
     except OSError:
-        raise ColdStartRequired("the zygote is gone", code="zygote-gone") from None
+        raise ColdStartRequired("the forkserver has ended", code="zygote-gone") from None
     finally:
         os.close(parent_end)
         os.close(payload)
     pid, _, fault = answer.decode().partition(" ")
     if not pid:
-        raise ColdStartRequired("the zygote is gone", code="zygote-gone")
+        raise ColdStartRequired("the forkserver has ended", code="zygote-gone")
     if fault:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(int(pid), 0)
