@@ -151,7 +151,7 @@ def now() -> int:
 
 
 def _stat(pid: int | str) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on."""
+    """The fields of /proc/PID/stat from the state on: the name before it may contain anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 

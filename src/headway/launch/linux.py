@@ -15,17 +15,17 @@ PR_SET_MM_MAP = 14
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-MAX_NAME_BYTES = 15  # bytes that a name has at most
+MAX_NAME_BYTES = 15  # without the terminating zero
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 INHERITED_FIELDS = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp", "Mems_allowed:")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc_with_gil = ctypes.PyDLL(None)  # keeps the GIL
-_command_line_memory: list[mmap.mmap] = []  # the kernel reads these as long as the process lives
+_libc_with_gil = ctypes.PyDLL(None)  # does not release the GIL
+_command_line_memory: list[mmap.mmap] = []  # the kernel reads these while the process lives
 
 
 def prctl(option: int, *values: int | bytes) -> None:
-    """Raises what the kernel says."""
+    """Call prctl; raises OSError if the kernel refuses."""
     padded = [ctypes.c_char_p(v) if isinstance(v, bytes) else ctypes.c_ulong(v) for v in values]
     padded += [ctypes.c_ulong(0)] * (4 - len(padded))
     if _libc.prctl(option, *padded) != 0:
@@ -34,17 +34,17 @@ def prctl(option: int, *values: int | bytes) -> None:
 
 
 def die_with_parent(signal: int) -> None:
-    """The kernel sends this when the parent ends, in whatever way; 0 for nothing."""
+    """Have the kernel send this signal when the parent ends in any way; 0 for none."""
     prctl(PR_SET_PDEATHSIG, int(signal))
 
 
 def set_process_name(text: str) -> None:
-    """What `ps` and `top` call this process."""
+    """Set the name that `ps` and `top` show."""
     prctl(PR_SET_NAME, os.fsencode(text)[:MAX_NAME_BYTES])
 
 
 class SubreaperScope:
-    """While it lasts, what loses its parent below this process becomes its child."""
+    """Within this context, orphans below this process become its children."""
 
     def __enter__(self) -> None:
         before = ctypes.c_int()
@@ -59,8 +59,8 @@ class SubreaperScope:
 def hidden_fork() -> int:
     """Like `os.fork`, but wait() does not find the child, and its end sends no signal.
 
-    It is for a process that serves its parent: a parent that waits for "any child" must not get
-    this one. The handlers that C libraries have for a fork do not run; they do when it forks.
+    Used for a process that serves its parent: a parent that waits for "any child" must not get this
+    one. The fork handlers of C libraries do not run here; they run when the child forks.
     """
     number = SYS_CLONE.get(os.uname().machine)
     if number is None:
@@ -93,7 +93,7 @@ class _MemoryMap(ctypes.Structure):
 
 
 def set_command_line(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """`/proc/PID/cmdline` and `/proc/PID/environ` tell these from now on."""
+    """Set what `/proc/PID/cmdline` and `/proc/PID/environ` show."""
     argv_bytes = b"".join(os.fsencode(word) + b"\0" for word in argv)
     env_bytes = b"".join(os.fsencode(f"{key}={value}") + b"\0" for key, value in env.items())
     memory = mmap.mmap(
@@ -119,7 +119,7 @@ def set_command_line(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def _overwrite_command_line(begin: int, end: int, argv: Sequence[str]) -> None:
-    """In place, as setproctitle does it: one line, and no zero at the end of the area."""
+    """Overwrite in place, as setproctitle does: one line, and no zero at the end of the area."""
     size = end - begin
     line = os.fsencode(" ".join(argv))[: size - 2]
     if begin and size > 2:
@@ -133,19 +133,19 @@ def _stat_numbers() -> list[int]:
 
 
 def process_status() -> dict[str, str]:
-    """/proc/self/status"""
+    """The fields of /proc/self/status."""
     with open("/proc/self/status") as file:
         return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 
 
 def ignored_signals(facts: Mapping[str, str]) -> list[int]:
-    """The signals that are ignored, also those that C code ignores."""
+    """The ignored signals, including those that C code ignores."""
     mask = int(facts["SigIgn"], 16)
     return [number for number in range(1, 65) if mask >> (number - 1) & 1]
 
 
 def inherited_limits() -> str:
-    """What a child has from its parent and cannot take over from another process."""
+    """What a child inherits and cannot take over from another process."""
     lines = []
     with open("/proc/self/status") as file:
         lines += [line for line in file if line.startswith(INHERITED_FIELDS)]
@@ -164,22 +164,20 @@ def inherited_limits() -> str:
 
 
 def thread_count() -> int:
-    """How many this process has."""
     return len(os.listdir("/proc/self/task"))
 
 
 def open_descriptors() -> dict[int, str]:
-    """Open descriptors and what they are of, without the one that this takes to read."""
+    """Open descriptors and what they refer to, without the one that reads the listing."""
     descriptors = {}
     for entry in os.listdir("/proc/self/fd"):
         try:
             descriptors[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
-        except OSError:  # the listing's own
+        except OSError:  # the descriptor of the listing itself
             continue
     return descriptors
 
 
 def resource_limits() -> dict[str, tuple[int, int]]:
-    """All resource limits."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}

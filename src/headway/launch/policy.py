@@ -1,6 +1,6 @@
 """What to do after an attempt has failed: a pure function of the attempts so far.
 
-A restart costs GPU hours, so it follows the cause: what will fail again is not tried again.
+A restart costs GPU hours, so it depends on the cause: what would fail again is not retried.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-MAX_IDLE_RETRIES = 3  # attempts in a row that add no durable step, where a retry may help
-MAX_IDLE_RETRIES_EXTERNAL = 10  # the same where the cause lies outside the job and passes
+MAX_IDLE_RETRIES = 3  # attempts in a row without a new durable step, where a retry may help
+MAX_IDLE_RETRIES_EXTERNAL = 10  # the same where the cause is outside the job and temporary
 BACKOFF_CATEGORIES = frozenset(
     {"network", "storage", "rendezvous", "node_failure", "platform_start"}
 )
 MAX_BACKOFF_S = 60.0
-SWAP_CODE = 75  # EX_TEMPFAIL: `headway run` asks for another node with it
+SWAP_CODE = 75  # EX_TEMPFAIL: `headway run` requests another node with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSummary:
-    """What became of one attempt."""
+    """The outcome of one attempt."""
 
     category: str
     retry: str  # yes, bounded, resume, no, swap
     fingerprint: str = ""
-    step: int | None = None  # the step it came to
+    step: int | None = None  # the step that it reached
     node: str | None = None
-    progressed: bool | None = False  # it added a durable step; None if that cannot be told
+    progressed: bool | None = False  # it added a durable step; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is done now, and the reason in words."""
+    """What to do now, and the reason in words."""
 
     action: str  # restart, stop, swap
     why: str
@@ -66,7 +66,7 @@ def decide(
 
 
 def _recurrences(history: Sequence[AttemptSummary], field: str) -> int:
-    """How often the last failure has come, with this about it the same."""
+    """How often the last failure has occurred with the same value of this field."""
     last = history[-1]
     return sum(
         attempt.fingerprint == last.fingerprint and getattr(attempt, field) == getattr(last, field)
@@ -75,7 +75,7 @@ def _recurrences(history: Sequence[AttemptSummary], field: str) -> int:
 
 
 def _backoff(history: Sequence[AttemptSummary], seed: int) -> float:
-    """Nothing the first time; then longer each time, and not all jobs of a cluster at once."""
+    """Zero the first time, then growing; with jitter, so that jobs do not retry all at once."""
     last = history[-1]
     if last.category not in BACKOFF_CATEGORIES:
         return 0.0

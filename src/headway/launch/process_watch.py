@@ -20,12 +20,12 @@ REFRESH_NS = 5_000_000_000
 IDLE_AFTER_NS = 30_000_000_000
 IDLE_ROUND_NS = 500_000_000
 SHARED_ROUND_NS = 1_000_000_000
-MAX_LIST_SHARE = 50  # of the time is the most that goes into listing the folder
-ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
+MAX_LIST_SHARE = 50  # listing the folder takes at most 1/50 of the time
+ROUND_MS = 100  # between two searches for new journals; also updates the launcher's own pulse
 
 
 class ProcessWatch:
-    """Follows every recording process of this host, and writes its `death` when it happens."""
+    """Follows every recording process of this host, and records its `death` when it happens."""
 
     def __init__(
         self, journal: Path, launch: str, writer: Writer, pages: PulsePages | None = None
@@ -34,8 +34,8 @@ class ProcessWatch:
         self.pages = pages
         self.launch = launch
         self.writer = writer
-        self.processes: dict[str, RankTail] = {}  # by the name of the journal
-        self.journal_files: set[str] = set()  # of all files in the folder
+        self.processes: dict[str, RankTail] = {}  # by name of the journal
+        self.journal_files: set[str] = set()  # all files in the folder
         with contextlib.suppress(OSError):
             self.journal_files = set(os.listdir(journal))
         self.on_round: list[Callable[[ProcessWatch], None]] = []
@@ -55,15 +55,14 @@ class ProcessWatch:
         self._thread = threading.Thread(target=self._loop, name="headway-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def finish(self) -> None:
-        """The command has ended: one last look, and stop."""
+        """Read what is left after the command has ended, and stop."""
         os.close(self._wake)
         self._thread.join()
         self._list_ns = 0
-        self._find_new()  # a short life on a busy machine may fall between two rounds
+        self._find_new()  # on a busy machine a process may start and end between two rounds
         self._find_others()
         for process in self.processes.values():
             process.read_new()
@@ -74,15 +73,15 @@ class ProcessWatch:
             os.close(fd)
 
     def recording(self) -> set[int]:
-        """The processes of this host that keep a journal and live."""
+        """The processes of this host that keep a journal and are alive."""
         return {process.pid for process in self._fds.copy().values()}
 
     def ranks(self) -> list[RankTail]:
-        """The ranks of this host, dead or alive; those of torchrun's last restart only."""
+        """The ranks of this host, dead or alive, after torchrun's last own restart."""
         return self.elastic_restarts()[-1]
 
     def elastic_restarts(self) -> list[list[RankTail]]:
-        """The ranks by torchrun's own restarts, the last ones at the end; at least one list."""
+        """The ranks of each of torchrun's own restarts, the last one last; at least one list."""
         processes = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
         ranks = [p for p in processes if p.rank is not None] or processes
         numbers = sorted({p.restart for p in ranks})
@@ -93,7 +92,7 @@ class ProcessWatch:
             pass
 
     def _round(self) -> bool:
-        """Wait for deaths; False when the command has ended and all of them are written."""
+        """Wait for deaths; False when the command has ended and all deaths are recorded."""
         self.writer.cells[pulse.ALIVE] = now()
         if now() >= self._refresh_at:
             for call in self.on_refresh:
@@ -128,7 +127,7 @@ class ProcessWatch:
             self._guarded(call, process)
 
     def _guarded(self, call: Callable[..., None], *args: object) -> None:
-        """A fault in one of those that watch with us must not blind the launcher."""
+        """An error in one of the callbacks must not stop the watch."""
         try:
             call(*args)
         except Exception as error:
@@ -149,32 +148,32 @@ class ProcessWatch:
             if host == self._host:
                 process.read_new()
                 if not process.head:
-                    continue  # its first line is just being written
+                    continue  # its first line is being written
             self._seen_names.add(name)
             if host != self._host or process.head.get("pids") not in (None, self._pids):
-                continue  # numbers of another host or container mean other processes here
+                continue  # pids of another host or container belong to other processes here
             self.processes[name] = process
             try:
                 fd = os.pidfd_open(process.pid)
             except ProcessLookupError:
                 self._died(process)
             except (OSError, AttributeError):
-                continue  # an old kernel: the agent's and the command's ends are seen anyway
+                continue  # an old kernel: the ends of the agent and the command are noticed anyway
             else:
                 self._fds[fd] = process
                 self._poll.register(fd, select.POLLIN)
 
     def _list(self) -> bool:
-        """Look at the folder: ten times a second while something happens, then twice.
+        """List the folder in each round while something happens, then twice per second.
 
-        On a network file system once a second, and for no more than a fiftieth of the time.
+        On a network file system once per second, and for at most 1/50 of the time.
         """
         t = now()
         if t < self._list_ns:
             return False
         try:
             names = set(os.listdir(self.journal))
-        except OSError:  # somebody has removed the run folder
+        except OSError:  # the run folder was removed
             return False
         if names != self.journal_files:
             self.journal_files, self._changed_ns = names, t
@@ -185,7 +184,7 @@ class ProcessWatch:
         return True
 
     def _find_others(self) -> None:
-        """Processes on hosts without a launcher of their own, as below `srun`: read at the end."""
+        """Read processes of hosts without a launcher, as below `srun`, at the end."""
         for name in self.journal_files - self._earlier_files:
             host, pid = _writer_of(name)
             launcher_prefix = f"launcher-{self.launch}-{host}-"
@@ -199,7 +198,7 @@ class ProcessWatch:
 
 
 def _writer_of(name: str) -> tuple[str, int]:
-    """Host and process that a journal's name tells; an empty host if it is no process's journal."""
+    """Host and pid in the name of a journal; an empty host if it is not a process's journal."""
     host, _, pid = name.removesuffix(".jsonl").rpartition("-")[0].rpartition("-")
     if name.startswith("launcher-") or not name.endswith(".jsonl") or not pid.isdecimal():
         return "", 0

@@ -1,8 +1,8 @@
-"""Processes as /proc shows them, and ending everything that a dead attempt leaves behind.
+"""Processes as /proc shows them, and ending everything that a failed attempt leaves behind.
 
-The launcher adopts what its job orphans (it is a subreaper), so that even a daemon with a session
-of its own is found below it. Checkpoint writers are spared: they hold what the dead ranks have
-saved, for the next attempt, and are ended when there is none.
+The launcher adopts the orphans of its job (it is a subreaper), so that even a daemon with a session
+of its own is found below it. Checkpoint writers are not ended: they hold what the dead ranks have
+saved, for the next attempt; they are ended when there is none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 
 class ProcInfo(NamedTuple):
-    """One process at the moment of a look."""
+    """One process at the time of reading."""
 
     parent: int
     group: int
@@ -28,23 +28,23 @@ class ProcInfo(NamedTuple):
 
 
 def process_table() -> dict[int, ProcInfo]:
-    """Every process that may be looked at."""
+    """All processes that may be read."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
                 table[int(name)] = process_info(int(name))
     return table
 
 
 def process_info(pid: int) -> ProcInfo:
-    """One process; OSError if there is none."""
+    """One process; OSError if it does not exist."""
     fields = stat_fields(pid)
     return ProcInfo(int(fields[1]), int(fields[2]), fields[0].decode())
 
 
 def zombie_exit_code(pid: int) -> int | None:
-    """How a process ended that nobody has waited for yet; negative for a death by signal."""
+    """Exit code of a process that nothing has waited for yet; negative for a death by signal."""
     try:
         fields = stat_fields(pid)
         if fields[0] not in (b"Z", b"X"):
@@ -55,13 +55,13 @@ def zombie_exit_code(pid: int) -> int | None:
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on, after the name, which may hold anything."""
+    """The fields of /proc/PID/stat from the state on: the name before it may contain anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def process_name(pid: int) -> bytes:
-    """Its name as the kernel knows it, of 15 bytes at most; empty if there is none."""
+    """Its name as the kernel knows it, at most 15 bytes; empty if there is no process."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
             return file.read().strip()
@@ -84,9 +84,9 @@ def descendants(root: int, table: dict[int, ProcInfo] | None = None) -> set[int]
 
 
 def ancestors(pid: int, root: int, table: dict[int, ProcInfo]) -> list[int]:
-    """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
+    """From the parent of `pid` up to `root`; empty if it is not below `root`."""
     path: list[int] = []
-    # Not for ever: where numbers were used again during the look, parents may form a ring.
+    # Bounded: if pids were reused during the reading, parents may form a ring.
     while pid in table and pid != root and len(path) <= len(table):
         pid = table[pid].parent
         path.append(pid)
@@ -104,7 +104,7 @@ def still_running(pids: Iterable[int]) -> set[int]:
 
 
 def wait_gone(pids: Iterable[int], seconds: float) -> bool:
-    """Whether all have ended within that time."""
+    """Wait until all have ended; False after that many seconds."""
     remaining, until = still_running(pids), time.monotonic() + seconds
     while remaining and time.monotonic() < until:
         time.sleep(0.002)
@@ -124,7 +124,7 @@ _starting = threading.Lock()
 
 
 def adopt_orphans() -> bool:
-    """From now on, what loses its parent below this process becomes its child."""
+    """Make this process the parent of all orphans below it."""
     try:
         import ctypes
 
@@ -135,8 +135,8 @@ def adopt_orphans() -> bool:
 
 @contextlib.contextmanager
 def helper_process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process of the launcher's own, started from any thread: it is never taken for the job's."""
-    with _starting:  # so that nobody sees it before it is known
+    """A process of the launcher, started from any thread; never treated as part of the job."""
+    with _starting:  # so that it is registered before it can be seen
         child = subprocess.Popen(command, **options)
         _helpers.add(child.pid)
     with child:
@@ -151,7 +151,7 @@ def helper_process(command: Sequence[str], **options: Any) -> Iterator[subproces
 
 
 def reap_zombies(excluded: Iterable[int], table: Mapping[int, ProcInfo]) -> None:
-    """Take the exit status of adopted children that have ended, but not of those in `spare`."""
+    """Reap adopted children that have ended, except those in `excluded`."""
     with _starting:
         kept_pids = {*excluded, *_helpers}
         for pid, process in table.items():
@@ -161,9 +161,9 @@ def reap_zombies(excluded: Iterable[int], table: Mapping[int, ProcInfo]) -> None
 
 
 def reap_ended(pids: Iterable[int], limit_s: float) -> None:
-    """The same for certain ones that are about to end; where another process adopts them, it does.
+    """Reap certain processes that are about to end, unless another process adopts them.
 
-    A process is adopted a moment after it has ended, when its parent is gone as well.
+    A process is adopted shortly after it has ended, when its parent has ended as well.
     """
     remaining, until = set(pids), time.monotonic() + limit_s
     while remaining and time.monotonic() < until:
@@ -176,7 +176,7 @@ def reap_ended(pids: Iterable[int], limit_s: float) -> None:
 
 
 def end_processes(pids: Iterable[int], grace_s: float) -> None:
-    """SIGTERM to each; SIGKILL at once to what is stopped, and to the rest after the grace."""
+    """Send SIGTERM, or SIGKILL to stopped ones; after the grace, SIGKILL to those that remain."""
     remaining = set(pids)
     table = process_table()
     for pid in remaining & table.keys():
@@ -193,9 +193,9 @@ def end_descendants(
     limit_s: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """End everything below this process but `spare` and what is below it; returns what stayed.
+    """End everything below this process except `excluded` and its descendants; return what remains.
 
-    `stop`: whether to wait no longer for what got SIGKILL.
+    `stop` tells whether to stop waiting for processes that got SIGKILL.
     """
     end_processes(_job_processes(excluded), grace_s)
     until = time.monotonic() + limit_s
@@ -204,13 +204,13 @@ def end_descendants(
         remaining = still_running(_job_processes(excluded))
         if not remaining or time.monotonic() > until or stop():
             return sorted(remaining)
-        for pid in remaining:  # also what was forked meanwhile
+        for pid in remaining:  # including what was forked meanwhile
             _send(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
 def wait_for_writers(limit_s: float, is_hurried: Callable[[], bool] = lambda: False) -> set[int]:
-    """Checkpoint writers write what they have and go; those that still do when it is over."""
+    """Ask checkpoint writers to finish; return those that are still running after the limit."""
     writers = checkpoint_writers(process_table())
     for pid in writers:
         _send(pid, signal.SIGTERM)
@@ -245,19 +245,19 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 class SharedMemory:
-    """What the processes of one attempt keep in shared memory under their own numbers.
+    """Files in shared memory that the processes of one attempt created under their own pids.
 
-    Containers may share the folder and count processes each for itself: a number in a name proves
-    nothing, a file that a process of ours has mapped does.
+    Containers may share the folder and have pids of their own: a pid in a name proves nothing, a
+    file that a process of the job has mapped does.
     """
 
     def __init__(self, folder: Path = SHARED_MEMORY) -> None:
         self.folder = folder
-        self._files: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: maker and identity
+        self._files: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: creator and identity
         self._recorded: set[tuple[str, int]] = set()
 
     def record_files(self, pids: Collection[int]) -> None:
-        """Note what these processes, which live and belong to the job, have made."""
+        """Record the files of these processes, which are alive and belong to the job."""
         for entry in _entries(self.folder):
             pid = _creator_pid(entry.name)
             if pid not in pids or (entry.name, entry.inode()) in self._recorded:
@@ -269,7 +269,7 @@ class SharedMemory:
                     self._files[entry.name] = pid, identity
 
     def remove_leftovers(self) -> list[str]:
-        """Remove what is left of the dead; its names."""
+        """Remove files of dead processes; return their names."""
         removed = []
         for name, (pid, identity) in self._files.items():
             path = self.folder / name
@@ -282,7 +282,7 @@ class SharedMemory:
 
 
 def _creator_pid(name: str) -> int:
-    """The number of a process that stands in a name; 0 if there is none."""
+    """The pid in a file name; 0 if there is none."""
     match = PID_IN_NAME.match(name)
     return next((int(group) for group in match.groups() if group), 0) if match else 0
 
@@ -314,7 +314,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def orphans_of_run(journal: str, launch: str) -> set[int]:
-    """Processes that record into this run for a launch that is over: their launcher was killed."""
+    """Processes that record into this run for a launch whose launcher was killed."""
     orphans = set()
     own_folder = f"HEADWAY_DIR={journal}".encode()
     for pid in process_table():

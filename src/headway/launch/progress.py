@@ -10,16 +10,16 @@ from headway.launch.rank_tail import RankTail
 
 NS = 1_000_000_000
 
-DurableSave = tuple[int, int]  # when the state was taken, and when it was durable
+DurableSave = tuple[int, int]  # when the state was captured, and when it was durable
 
 
 def durable_saves(ranks: Iterable[RankTail]) -> list[DurableSave]:
-    """The checkpoints of these ranks that one could resume from, files of one step together."""
+    """The checkpoints of these ranks that a job could resume from; files of a step count as one."""
     saves: dict[tuple[str, object], DurableSave] = {}
     for rank in ranks:
         for save in rank.saves:
             if "level" in save or save.get("part") is True:
-                continue  # a Checkpointer tells itself what became of it
+                continue  # a Checkpointer reports the outcome itself
             _merge_save(saves, ("span", save.get("step")), save["t"], save["end"])
         for outcome in rank.outcomes:
             if outcome.get("level") == "disk" and not outcome.get("error"):
@@ -38,7 +38,7 @@ def _merge_save(
 class Progress:
     """Matches loads with the saves of earlier attempts as the ledger does.
 
-    What cannot be told is None: a job may save and load in ways that nobody sees.
+    Unknown values are None: a job may save and load in ways that are not recorded.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Progress:
         self._attempts = 0
 
     def conclude(self, ranks: Sequence[RankTail]) -> tuple[int | None, bool | None]:
-        """A life of the ranks is over: the step it came to, and whether it added a durable one."""
+        """The step that these ranks reached, and whether they added a durable one."""
         steps_made = max((rank.pulse().steps for rank in ranks), default=0)
         saves = [(number, save) for number, rank in enumerate(ranks) for save in rank.saves]
         loads = [(number, load) for number, rank in enumerate(ranks) for load in rank.loads]
@@ -81,12 +81,12 @@ class Progress:
         last = [stretches[0], *(s for s in stretches[1:] if s.steps_done < steps_made)][-1]
         step = last.step(steps_made) if last.known else None
         if steps_made and not self._lineage.saves:
-            return step, None  # no save was ever seen
+            return step, None  # no save was recorded
         return step, added
 
 
 def _restored_step(load: dict[str, Any]) -> int | None:
-    """The step that a Checkpointer says it has restored."""
+    """The step that a Checkpointer reports to have restored."""
     step = load.get("step")
     return step if load.get("ev") == "restored" and type(step) is int else None
 

@@ -1,8 +1,8 @@
-"""Pulse pages in the memory of this host, for run folders that pages must not be mapped from.
+"""Pulse pages in the memory of this host, for run folders from which pages must not be mapped.
 
-A page that is mapped from a file server is a SIGBUS in the job once the server does not answer, and
-reading it may be a request. So the processes of this host have their pages in a folder of /dev/shm.
-It also shows which of them record, and the run folder gets copies.
+A page that is mapped from a file server raises SIGBUS in the job once the server does not answer,
+and reading it may send a request. So the processes of this host have their pages in a folder of
+/dev/shm. The folder also shows which processes record, and the run folder gets copies.
 """
 
 from __future__ import annotations
@@ -20,36 +20,35 @@ PREFIX = "headway-pages-"
 SUFFIX = ".pulse"
 LOCK = "lock"
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in /proc/self/mountinfo
-# File systems of this machine alone: a page that is mapped from one of them is in its memory. Not
-# those that copy what is written: with a full disk a store into such a page is a SIGBUS.
+# Local file systems: a page that is mapped from one of them is in memory. Copy-on-write file
+# systems are not listed: with a full disk, a store into such a page raises SIGBUS.
 LOCAL_FILE_SYSTEMS = frozenset(
     {"ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
 )
 
 
 class PulsePages:
-    """The folder of one launcher: every page in it is copied to the journal folder."""
+    """The folder of one launcher; every page in it is copied to the journal folder."""
 
     def __init__(self, journal: Path, memory: Path) -> None:
-        """OSError where there is no room in memory."""
+        """Raises OSError if there is no room in memory."""
         self.journal = journal
         _remove_dead(memory)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=memory))
         new = self.folder / f"{LOCK}.new"
-        self._lock = new.open("wb")  # held as long as this process lives
+        self._lock = new.open("wb")  # held while this process lives
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         new.rename(self.folder / LOCK)
         self._copied: dict[str, bytes] = {}
 
     def names(self) -> set[str]:
-        """The pages that are there."""
         try:
             return {name for name in os.listdir(self.folder) if name.endswith(SUFFIX)}
         except OSError:
             return set()
 
     def copy(self, name: str) -> None:
-        """One page, as it stands now, into the journal folder."""
+        """Copy one page, as it is now, to the journal folder."""
         with contextlib.suppress(OSError):
             content = (self.folder / name).read_bytes()
             if content == self._copied.get(name):
@@ -62,19 +61,18 @@ class PulsePages:
             self._copied[name] = content
 
     def copy_all(self) -> None:
-        """Every page."""
         for name in self.names():
             self.copy(name)
 
     def close(self) -> None:
-        """No process of this launcher records any more."""
+        """Copy all pages and remove the folder; no process of this launcher records any more."""
         self.copy_all()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
 
 def make_pages(journal: Path) -> PulsePages | None:
-    """Pages in memory; None where the run folder is on this machine, or there is no memory."""
+    """Pages in memory; None if the run folder is local or there is no room in memory."""
     if file_system(journal) in LOCAL_FILE_SYSTEMS:
         return None
     try:
@@ -84,7 +82,7 @@ def make_pages(journal: Path) -> PulsePages | None:
 
 
 def file_system(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """The type of the file system that a path is on; empty if that cannot be told."""
+    """The type of the file system that a path is on; empty if unknown."""
     target = os.path.realpath(path)
     kind, length = "", -1
     try:
@@ -101,7 +99,7 @@ def file_system(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
 
 
 def page_of(journal: Path, pages: PulsePages | None, name: str) -> str:
-    """Where the page of that journal is: in memory, unless there was no room."""
+    """The page of that journal: in memory unless there was no room."""
     page = name.removesuffix(".jsonl") + SUFFIX
     if pages is not None and (pages.folder / page).exists():
         return str(pages.folder / page)
@@ -109,7 +107,7 @@ def page_of(journal: Path, pages: PulsePages | None, name: str) -> str:
 
 
 def _remove_dead(memory: Path) -> None:
-    """Folders of launchers of this user that were killed."""
+    """Remove folders of killed launchers of this user."""
     for folder in memory.glob(f"{PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,53 +22,53 @@ class RankTail:
         self.head: dict[str, Any] = {}
         self.rank: int | None = None
         self.world: int | None = None
-        self.open_spans: dict[int, dict[str, Any]] = {}  # spans that are going on
-        self.longest_spans: dict[str, int] = {}  # ns, of the spans that are over, by name
+        self.open_spans: dict[int, dict[str, Any]] = {}  # spans that have not ended
+        self.longest_spans: dict[str, int] = {}  # ns, of the spans that have ended, by name
         self.errors: list[dict[str, Any]] = []
-        self.worker_failures: list[dict[str, Any]] = []  # what an agent says of its workers
-        self.saves: list[dict[str, Any]] = []  # durable ones
-        self.outcomes: list[dict[str, Any]] = []  # what Checkpointers say of theirs
-        self.preempted: dict[str, Any] = {}  # it leaves its loop, as it was told to
+        self.worker_failures: list[dict[str, Any]] = []  # what an agent reports of its workers
+        self.saves: list[dict[str, Any]] = []  # durable saves
+        self.outcomes: list[dict[str, Any]] = []  # what Checkpointers report of their saves
+        self.preempted: dict[str, Any] = {}  # it leaves its loop because a stop was requested
         self._pending_saves: dict[
             tuple[Any, Any], int
-        ] = {}  # saves that are not durable yet: begun when
-        self.declared_start_step: int | None = None  # the step that the loop says it starts from
-        self.loads: list[dict[str, Any]] = []  # with `made`: how many steps it had made
-        self._steps_line = b""  # the last one
-        self._step_thread = 0  # that makes the steps
+        ] = {}  # start of each save that is not durable yet
+        self.declared_start_step: int | None = None  # the step that the loop declares as its start
+        self.loads: list[dict[str, Any]] = []  # with `made`: the number of steps before it
+        self._steps_line = b""  # the last steps event
+        self._step_thread = 0  # the thread that makes the steps
         self.imported = False
-        self.stacks: tuple[int, int] | None = None  # signal to ask for them, descriptor they go to
+        # The signal that requests stacks, and the descriptor that they are written to.
+        self.stacks: tuple[int, int] | None = None
         self.agent = False
-        self.exited_cleanly = False  # it wrote its own end
+        self.exited_cleanly = False  # it recorded its own end
         self.died: int | None = None
         self.code: int | None = None
         self._file: Any = None
         self._page_file: BinaryIO | None = None
-        self._has_page = True  # as far as that is known
-        self._last_pulse: Pulse | None = None  # what its page said last
+        self._has_page = True  # as far as known
+        self._last_pulse: Pulse | None = None  # the last state of its page
         self._partial_line = b""
 
     def read_new(self) -> None:
-        """Read what was written since the last time."""
+        """Read what was written since the last call."""
         try:
             if self._file is None:
                 self._file = file_access.open_file(self.path)
             data = self._partial_line + self._file.read()
-        except OSError:  # somebody has removed the run folder
+        except OSError:  # the run folder was removed
             return
         *lines, self._partial_line = data.split(b"\n")
         for line in lines:
             if line.startswith(b'{"ev":"steps"'):
                 self._steps_line = line
-                continue  # the pulse says it sooner
+                continue  # the pulse has it earlier
             try:
                 record = json.loads(line)
                 self._apply(record)
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # the reader counts damage; the launcher lives with it
+                continue  # the journal reader counts damage; the launcher ignores it
 
     def close(self) -> None:
-        """No more is to come."""
         self.pulse()
         for file in (self._file, self._page_file):
             if file is not None:
@@ -76,7 +76,7 @@ class RankTail:
         self._file = self._page_file = None
 
     def pulse(self) -> Pulse:
-        """Its pulse page as it stands now; opened once, as that may be a request to a server."""
+        """The current pulse page; the file is opened once, as that may be a request to a server."""
         try:
             if self._page_file is None and self._file is not None and self._has_page:
                 self._page_file = file_access.open_file(self.page)
@@ -84,13 +84,13 @@ class RankTail:
                 data = os.pread(self._page_file.fileno(), pulse.CELLS * 8, 0)
                 self._last_pulse = pulse.parse(data) or self._last_pulse
         except FileNotFoundError:
-            self._has_page = not self.head  # it is made before the first line is written
+            self._has_page = not self.head  # the page is created before the first line is written
         except OSError:
             pass
         return self._last_pulse or self._summary()
 
     def _summary(self) -> Pulse:
-        """The same as the journal tells it, where the file system maps no files."""
+        """The same from the journal, where the file system does not support mapping."""
         try:
             line = json.loads(self._steps_line)
             return Pulse(steps=line["last"], last_step=line["end"])
@@ -99,17 +99,17 @@ class RankTail:
 
     @property
     def restart(self) -> int:
-        """Which of torchrun's own restarts it belongs to."""
+        """The number of torchrun's own restart that it belongs to."""
         return int(self.head.get("restart") or 0)
 
     @property
     def helper(self) -> bool:
-        """It works for a rank."""
+        """Whether it works for a rank, as a data loader worker does."""
         return self.head.get("helper") is True
 
     @property
     def ends_attempt(self) -> bool:
-        """Its death is the end of the attempt: it has an agent above it that restarts no more."""
+        """Whether its death ends the attempt: its agent has no restarts left."""
         max_restarts = self.head.get("max_restarts")
         if self.rank is None or self.agent or self.helper or type(max_restarts) is not int:
             return False
@@ -117,7 +117,7 @@ class RankTail:
 
     @property
     def failed(self) -> bool:
-        """It did not come to a good end, as far as that is known."""
+        """Whether it ended with an error, as far as known."""
         return bool(self.errors) if self.code is None else self.code != 0
 
     def _apply(self, record: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ class RankTail:
                 self._add_load(record)
         elif kind == "stepping":
             self._step_thread = record["th"]
-        elif kind == "saving":  # goes on in the background: durable when that is done
+        elif kind == "saving":  # continues in the background: durable when that has ended
             key = _save_key(record)
             starts = [s["t"] for s in self.saves if _save_key(s) == key]
             self._pending_saves[key] = min(starts, default=record["t"])
@@ -156,7 +156,8 @@ class RankTail:
             self.preempted = record
         elif kind == "progress" and record.get("step") is not None and not self._steps_line:
             self.declared_start_step = int(record["step"])
-        elif kind == "restored" and self._steps_line:  # before that it has declared the step
+        # Before the first step the event declares the step.
+        elif kind == "restored" and self._steps_line:
             self._add_load(record)
         elif kind == "error":
             self.errors.append(record)
@@ -173,13 +174,13 @@ class RankTail:
             self.exited_cleanly = True
 
     def _stepped_meanwhile(self, load: dict[str, Any]) -> bool:
-        """Whether the loop made steps while another thread loaded: nothing was put back then."""
+        """Whether the loop made steps while another thread loaded: then no state was restored."""
         if not self._steps_line or load.get("th", 0) == self._step_thread:
             return False
         return bool(json.loads(self._steps_line)["end"] > load["t"])
 
     def _add_load(self, load: dict[str, Any]) -> None:
-        """After its first step a process writes a line of its steps before it tells of a load."""
+        """Record a load; once a process has stepped, it writes a steps event before each load."""
         load["made"] = json.loads(self._steps_line)["last"] if self._steps_line else 0
         self.loads.append(load)
 
@@ -192,7 +193,7 @@ class RankTail:
         key = _save_key(span)
         start = min(self._pending_saves.get(key, span["t"]), span["t"])
         if key in self._pending_saves and span.get("background") is not True:
-            self._pending_saves[key] = start  # its call is over, its write is not
+            self._pending_saves[key] = start  # the call has ended, the write has not
             return
         self._pending_saves.pop(key, None)
         if not span.get("error"):

@@ -31,37 +31,36 @@ from headway.launch import coordination
 from headway.storage import remote
 from headway.storage.atomic_write import write_exclusively
 
-# Jobs that a scheduler or torchrun starts again keep these, so their launches are one run.
+# Jobs that a scheduler or torchrun starts again keep these, so their launches form one run.
 IDENTITIES = (
     ("HEADWAY_RUN", ""),
     ("TORCHELASTIC_RUN_ID", "elastic-"),
     ("SLURM_JOB_ID", "slurm-"),
     ("RAY_JOB_ID", "ray-"),
 )
-TAIL_BYTES = 65536  # bytes at the end of a launcher's journal that tell how its job ended
+TAIL_BYTES = 65536  # bytes at the end of a launcher's journal that show how its job ended
 SHELLS = ("bash", "sh", "env", "srun", "torchrun", "accelerate", "python", "python3")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """Where a launch records."""
+    """The run and the folder that a launch records to."""
 
     run: str
     folder: Path
     url: str | None
     launch: str
     index: int  # how many launches of this run came before
-    temporary: bool = False  # the folder goes when the launch is over
-    note: Reason = FINE  # why it is not where it was to be
+    temporary: bool = False  # the folder is removed when the launch has ended
+    note: Reason = FINE  # why it is not the requested folder
 
     @property
     def journal(self) -> Path:
-        """The folder of the journals."""
         return self.folder / JOURNAL
 
     @cached_property
     def absolute_journal(self) -> str:
-        """The same from anywhere; asked for while the working directory is there."""
+        """The same as an absolute path; evaluated while the working directory exists."""
         return str(self.journal.resolve())
 
 
@@ -76,9 +75,10 @@ def prepare(
     boosters: Sequence[str] = (),
     env: Mapping[str, str] = os.environ,
 ) -> RunFolder:
-    """Make or join the run folder; TargetUnwritable if there can be none.
+    """Create or join the run folder; TargetUnwritable if that is not possible.
 
-    A folder that is taken is left alone: the run gets the next free name, and `note` says why.
+    A folder that is in use is left alone: the run gets the next free name, and `note` gives the
+    reason.
     """
     identity = _identity_from_env(env)
     if join and not (name or output or identity):
@@ -101,7 +101,7 @@ def prepare(
     preferred = Path(output) if output and url is None else Path("headway") / run
     request = _RunRequest(
         identity=identity,
-        command=None if name or output else list(command),  # else they may differ
+        command=None if name or output else list(command),  # else commands may differ
         join=join,
         force=force,
     )
@@ -117,13 +117,13 @@ def prepare(
         name for name in names if name.partition(".")[0] != launch
     }  # restarts are name.1 ...
     note = FINE
-    if folder != preferred and (name or output or identity):  # else its name was ours to choose
+    if folder != preferred and (name or output or identity):  # else the name was chosen here
         note = Reason(f"{reason}; recording to {folder}", code=reason.code)
     return RunFolder(run=run, folder=folder, url=url, launch=launch, index=len(earlier), note=note)
 
 
 def prepare_temporary(command: Sequence[str], url: str | None, reason: str) -> RunFolder:
-    """A folder that nobody will look for: what watches and restarts a job needs one."""
+    """A temporary folder, which the watch and the restarts of a job require."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="headway-run-"))
     except OSError:
@@ -157,15 +157,15 @@ def job_name(command: Sequence[str]) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:40] or "run"
 
 
-# -- which folder ---------------------------------------------------------------------------
+# -- choosing the folder -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RunRequest:
-    """What a launch knows of the run it belongs to."""
+    """What a launch knows about the run that it belongs to."""
 
     identity: str | None
-    command: list[str] | None  # which the run must have; None: it was asked for by its name
+    command: list[str] | None  # which the run must have; None: the run was requested by name
     join: bool
     force: bool
 
@@ -173,7 +173,7 @@ class _RunRequest:
 def _choose_folder(
     preferred: Path, request: _RunRequest, content: Mapping[str, Any]
 ) -> tuple[Path, Reason]:
-    """The first of run, run-2, ... that is free or to be joined; and why it is not the first."""
+    """The first of run, run-2, ... that is free or can be joined, and why it is not the first."""
     number, folder, first = 1, preferred, FINE
     while True:
         reason = _refusal(folder, request)
@@ -182,14 +182,14 @@ def _choose_folder(
         renamed = {**content, "run": folder.name} if first else content
         if not reason and _create(folder, renamed):
             return folder, first
-        if reason:  # else another launch was faster: look again
+        if reason:  # else another launch was faster: check again
             first = first or reason
             number += 1
             folder = preferred.with_name(f"{preferred.name}-{number}")
 
 
 def _refusal(folder: Path, request: _RunRequest) -> Reason | None:
-    """Why the folder is not for this launch; FINE if it is free, None if it is joined."""
+    """Why this launch cannot use the folder; FINE if it is free, None if it is joined."""
     if not os.path.lexists(folder):
         return FINE
     if not folder.is_dir():
@@ -201,7 +201,7 @@ def _refusal(folder: Path, request: _RunRequest) -> Reason | None:
     probe_file = folder / f".write-{os.uname().nodename}-{os.getpid()}"
     try:
         probe_file.touch()
-        own = probe_file.stat()  # by the file system: some map users, and have a clock of their own
+        own = probe_file.stat()  # by the file system: some map users and have a clock of their own
         probe_file.unlink()
     except PermissionError:
         return Reason(f"{folder} cannot be written", code="run-of-another-user")
@@ -229,7 +229,7 @@ def _refusal(folder: Path, request: _RunRequest) -> Reason | None:
 
 
 def _identity_of(folder: Path) -> dict[str, Any]:
-    """What run.json says; where there are no hard links another node may be just writing it."""
+    """The content of run.json; without hard links another node may be writing it at the moment."""
     for _ in range(20):
         identity = read_identity(folder)
         if identity or not (folder / RUN_JSON).exists():
@@ -239,7 +239,7 @@ def _identity_of(folder: Path) -> dict[str, Any]:
 
 
 def _create(folder: Path, content: Mapping[str, Any]) -> bool:
-    """Make it this run's; False if another launch was faster."""
+    """Create the folder for this run; False if another launch was faster."""
     folder.mkdir(parents=True, exist_ok=True)
     redacted = redact.data(dict(content))
     if not write_exclusively(folder / RUN_JSON, json.dumps(redacted, indent=1) + "\n"):
@@ -251,7 +251,7 @@ def _create(folder: Path, content: Mapping[str, Any]) -> bool:
 
 
 def _is_complete(journal: Path) -> bool:
-    """Whether the newest launch has come to a good end, on each of its nodes."""
+    """Whether the newest launch ended successfully on each of its nodes."""
     launches: dict[str, list[tuple[int, bool]]] = {}
     last: dict[tuple[str, str], tuple[int, int, bool]] = {}
     for path in journal.glob("launcher-*.jsonl"):
@@ -268,7 +268,7 @@ def _is_complete(journal: Path) -> bool:
 
 
 def _launcher_end(path: Path) -> tuple[int, bool]:
-    """When a launcher began, and whether its job ended well and not because it was told to."""
+    """When a launcher started, and whether its job ended successfully without a stop request."""
     start, code = 0, None
     try:
         with file_access.open_file(path) as file:
@@ -294,7 +294,7 @@ def _run_json(
     labels: Mapping[str, str] | None = None,
     boosters: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What run.json says."""
+    """The content of run.json."""
     return {
         "schema": 1,
         "run": run,
@@ -312,20 +312,20 @@ def _run_json(
 
 
 def installed_versions() -> dict[str, str]:
-    """Of Headway, Python and torch, as they are installed here."""
+    """Versions of Headway, Python and torch as installed here."""
     versions = {"headway": __version__, "python": sys.version.split()[0]}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        versions["torch"] = importlib.metadata.version("torch")  # found, not imported
+        versions["torch"] = importlib.metadata.version("torch")  # looked up, not imported
     return versions
 
 
 def folder_of_process() -> tuple[Path, str]:
-    """A journal folder for a process that no `headway run` started (`import headway.auto`)."""
+    """A journal folder for a process that `headway run` did not start (`import headway.auto`)."""
     identity = _identity_from_env(os.environ)
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
     run = identity or f"{script}-{time.strftime('%m%d')}-{os.getppid()}"
     folder = Path("headway") / run
-    _create(folder, _run_json(run, identity, sys.argv, None))  # or another rank was faster
+    _create(folder, _run_json(run, identity, sys.argv, None))  # unless another rank was faster
     (folder / JOURNAL).mkdir(exist_ok=True)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return (folder / JOURNAL).resolve(), f"auto-{os.getppid()}-{restart}"

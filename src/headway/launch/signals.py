@@ -3,8 +3,8 @@
 They stay blocked and are taken one at a time; `run_with_deadline` bounds the work that follows the
 job. On a terminal the job stays in the launcher's process group, so that Ctrl-C, Ctrl-Z, pipes and
 `fg` work as without a launcher; elsewhere it has a group of its own. A signal sent to the launcher
-goes to the whole group of the job, but not to the helpers of a rank (data loader workers and the
-like): the rank ends those, and a rank whose workers are killed cannot save.
+goes to the whole group of the job, but not to the helpers of a rank (such as data loader workers):
+the rank ends those, and a rank whose workers are killed cannot save.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from headway.launch import processes
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 FORWARDED = STOP_SIGNALS | {signal.SIGUSR1, signal.SIGUSR2}
 AWAITED = FORWARDED | {signal.SIGCHLD}
-FROM_KERNEL = 128  # si_code of a signal that the terminal has sent to the whole group
+FROM_KERNEL = 128  # si_code of a signal that the terminal sent to the whole group
 
 
-POLL_S = 0.05  # between two looks where the kernel offers no signalfd
-OVERDUE_AGAIN_S = 1.0  # between two `DeadlineExceeded`, should the first one get lost in a callback
+POLL_S = 0.05  # between two checks where the kernel has no signalfd
+# The exception is raised again after this time, in case a callback has swallowed the first.
+OVERDUE_AGAIN_S = 1.0
 
 _pending_fd: int | None = None  # a signalfd, readable while one of AWAITED is pending
-_ignored: set[int] = set()  # signals to stop that this process ignored from its start (nohup)
+_ignored: set[int] = set()  # stop signals that this process ignored from its start (nohup)
 
 
 class DeadlineExceeded(BaseException):
@@ -39,16 +40,16 @@ class DeadlineExceeded(BaseException):
 
 @contextlib.contextmanager
 def blocked(*, to_the_end: bool = False) -> Iterator[None]:
-    """Signals wait to be taken by `next_signal`; those that come too late for the job are dropped.
+    """Block signals for `next_signal`; those that arrive too late for the job are dropped.
 
-    Threads that begin in it inherit the mask, and leave signals to this one. `to_the_end`: of this
-    process, which has nothing left to do after that: a signal would only cost the job's exit code.
+    Threads that start inside inherit the mask and leave signals to this one. `to_the_end` keeps the
+    mask until the process ends: a signal after that would only change the job's exit code.
     """
     global _pending_fd, _ignored
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes along
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, exit codes would be lost
     _ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     _pending_fd = _signalfd(AWAITED)
@@ -65,17 +66,17 @@ def blocked(*, to_the_end: bool = False) -> Iterator[None]:
 
 
 def die_of_signal(number: signal.Signals) -> None:
-    """End this process by a signal, so that a script which runs it stops as without it."""
+    """End this process by a signal, so that a script which runs it stops as without Headway."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
 def next_signal(seconds: float) -> tuple[signal.Signals, int, bool] | None:
-    """The next signal, who sent it, and whether the job has it already; None after `seconds`."""
+    """The next signal, its sender, and whether the job got it already; None after `seconds`."""
     _wait(seconds)
     # Never with a timeout: when SIGCONT or a debugger interrupts it, CPython up to 3.14 returns an
-    # uninitialized result once the time has passed. A call that cannot wait is not interrupted.
+    # uninitialized result after the timeout. A call that does not wait is not interrupted.
     info = signal.sigtimedwait(AWAITED, 0)
     if info is None or info.si_signo == signal.SIGCHLD:
         return None
@@ -83,7 +84,7 @@ def next_signal(seconds: float) -> tuple[signal.Signals, int, bool] | None:
 
 
 def _wait(seconds: float) -> None:
-    """Until one of AWAITED is pending, at most that long."""
+    """Wait until one of AWAITED is pending, at most that long."""
     if _pending_fd is not None:
         poll = select.poll()
         poll.register(_pending_fd, select.POLLIN)
@@ -95,7 +96,7 @@ def _wait(seconds: float) -> None:
 
 
 def _signalfd(numbers: Iterable[int]) -> int | None:
-    """A descriptor that tells of pending signals; None where there is none."""
+    """A descriptor that is readable while a signal is pending; None if unsupported."""
     try:
         import ctypes
 
@@ -107,17 +108,17 @@ def _signalfd(numbers: Iterable[int]) -> int | None:
 
 
 def is_stop_signal(number: int) -> bool:
-    """Whether it is meant to stop the job; one that was ignored from the start is not."""
+    """Whether it is meant to stop the job; a signal that was ignored from the start is not."""
     return number in STOP_SIGNALS and number not in _ignored
 
 
 def run_with_deadline(
     work: Callable[[Callable[[], bool]], object], seconds: float, hurried_s: float
 ) -> bool:
-    """Do work inside `blocked` that may take that long; whether it came to its end.
+    """Run work with a time limit inside `blocked`; return whether it was completed.
 
-    The first signal to stop leaves it `hurried_s`, the second one nothing: then `DeadlineExceeded`
-    is raised in it. It gets a function that tells whether there was a signal.
+    The first stop signal leaves it `hurried_s`, the second one nothing: then `DeadlineExceeded` is
+    raised in it. The work gets a function that tells whether there was a signal.
     """
     if threading.current_thread() is not threading.main_thread():
         work(lambda: False)
@@ -144,7 +145,7 @@ def run_with_deadline(
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), OVERDUE_AGAIN_S)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
         work(lambda: count > 0)
-        # No function is called between the work and this, nor below: handlers run after calls.
+        # No call between the work and this line, nor below: signal handlers run after calls.
         working = False
         return True
     except DeadlineExceeded:
@@ -162,10 +163,11 @@ def run_with_deadline(
 
 
 def has_terminal() -> bool:
-    """Whether a person may be at the other end of standard input."""
+    """Whether standard input is a terminal."""
     try:
         return os.isatty(sys.stdin.fileno())
-    except (OSError, ValueError, AttributeError):  # closed, or replaced by something without one
+    # Closed, or replaced by an object without a descriptor.
+    except (OSError, ValueError, AttributeError):
         return False
 
 
@@ -181,7 +183,7 @@ def forward(number: signal.Signals, child: int, recording: set[int]) -> None:
 
 
 def forward_targets(child: int, recording: set[int]) -> list[int]:
-    """The processes of the job's group, without the helpers of those that record."""
+    """The processes of the job's group, without the helpers of recording processes."""
     table = processes.process_table()
     group = table[child].group if child in table else child
     pids = [child]

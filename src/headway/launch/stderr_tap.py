@@ -1,8 +1,8 @@
 """Keep the end of the job's standard error, as evidence of why it failed.
 
-A file is read again afterwards, a pipe is passed through a pipe of the launcher; a terminal is
-left alone, as programs behave differently on one. Background processes of the job may go on writing
-after the launcher has ended: a relay process copies that.
+A file is read again afterwards; a pipe is passed through a pipe of the launcher; a terminal is left
+alone, as programs behave differently on one. Background processes of the job may continue to write
+after the launcher has ended: a relay process copies their output.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import threading
 from collections import deque
 from typing import BinaryIO
 
-TAIL_BYTES = 4 * 1024 * 1024  # bytes; the end of a log is what tells
-CHUNK = 65536  # bytes, as much as a pipe holds
+TAIL_BYTES = 4 * 1024 * 1024  # the end of a log has the evidence
+CHUNK = 65536  # bytes; the capacity of a pipe
 RELAY = """
 import os, select
 while data := os.read(0, 65536):
@@ -31,17 +31,18 @@ while data := os.read(0, 65536):
 
 
 class StderrTap:
-    """Standard error of one attempt."""
+    """The standard error of one attempt."""
 
     def __init__(self, fd: int = 2, *, through_pipe: bool = False) -> None:
         self._fd = fd
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._thread: threading.Thread | None = None
-        self._reader: int | None = None  # open until nobody writes, or somebody else reads
+        # Open until all writers have closed it, or the relay reads it.
+        self._reader: int | None = None
         self._stopped = self._stop = -1
         self._lock = threading.Lock()
-        self.stdout: int | None = None  # what the command gets, where that is not ours
+        self.stdout: int | None = None  # for the command, where it differs from the launcher's
         self.stderr: int | None = None
         self._begin: int | None = None
         try:
@@ -59,18 +60,18 @@ class StderrTap:
             self._stopped, self._stop = os.pipe()
             self._thread = threading.Thread(target=self._copy, name="headway-output", daemon=True)
             self._thread.start()
-        except (OSError, RuntimeError):  # no descriptors or threads left: the job keeps its own
+        except (OSError, RuntimeError):  # no descriptor or thread left: the job keeps its own
             self._thread = self.stderr = None
             return
         try:
             is_same_file = os.path.sameopenfile(1, self._fd)
         except OSError:
             is_same_file = False
-        if is_same_file:  # 2>&1: both through ours, so that their lines keep their order
+        if is_same_file:  # 2>&1: both go through the pipe, so that their lines keep their order
             self.stdout = self.stderr
 
     def _copy(self) -> None:
-        """Until nobody has the pipe open any more, or it is empty and the launcher ends."""
+        """Copy until all writers have closed the pipe, or it is empty and the launcher ends."""
         assert self._reader is not None
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
@@ -87,7 +88,7 @@ class StderrTap:
                         os.close(fd)
                     self._reader = None
                 return
-            if self._stopped in ready:  # others may write for ever
+            if self._stopped in ready:  # others may write forever
                 remaining -= len(chunk)
             self._chunks.append(chunk)
             self._size += len(chunk)
@@ -98,23 +99,23 @@ class StderrTap:
                     chunk = chunk[os.write(self._fd, chunk) :]
                 except BlockingIOError:
                     select.select([], [self._fd], [])
-                except OSError:  # nobody listens any more; the job must not block on that
+                except OSError:  # the reader has gone; the job must not block on that
                     listening = False
 
     def child_started(self) -> None:
-        """The command has its ends of the pipe."""
+        """Close the end of the pipe that the command has inherited."""
         if self.stderr is not None:
             os.close(self.stderr)
 
     def drain(self, seconds: float = 0.2) -> None:
-        """The command is gone: take what is still in the pipe."""
+        """Read what is still in the pipe after the command has ended."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def start_relay(self) -> None:
-        """The launcher is about to end: take what the job has written, as long as that takes.
+        """Read all that the job has written, before the launcher ends.
 
-        What its background processes write from then on is copied by a process that ends with them.
+        Later output of its background processes is copied by a relay process, which ends with them.
         """
         if self._thread is None:
             return
@@ -130,14 +131,14 @@ class StderrTap:
             stdin=self._reader,
             stdout=self._fd,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is for those that write
+            start_new_session=True,  # Ctrl-C is for the processes that write
         )
-        relay.returncode = 0  # nobody waits for it
+        relay.returncode = 0  # nothing waits for it
         os.close(self._reader)
         self._reader = None
 
     def text(self) -> BinaryIO:
-        """What was said, or its end if that was much."""
+        """The captured output, or the end of it."""
         if self._begin is None:
             return io.BytesIO(b"".join(list(self._chunks)))
         try:

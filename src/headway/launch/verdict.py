@@ -1,4 +1,4 @@
-"""From what each node saw of an attempt's end to one verdict and decision: pure functions."""
+"""From all nodes' reports about an attempt's end to one verdict and decision: pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.launch.failures import Fact, Verdict, classify
 from headway.launch.policy import AttemptSummary, Decision
 from headway.taxonomy import OWNERS
 
-# What a forked interpreter could be to blame for, if it never made a step.
+# Failures that a fork may have caused if the attempt never made a step.
 MAYBE_OUR_FAULT = frozenset(
     {"user_code", "native_crash", "environment", "hang", "cuda_fault", "compile", "rendezvous"}
 )
@@ -30,12 +30,12 @@ JOURNAL_FIELDS = (
 
 
 def judge(facts: Sequence[Fact]) -> Verdict:
-    """The verdict over the facts of all nodes; a hang that was watched needs no guess."""
+    """The verdict over the facts of all nodes; a detected hang needs no classification."""
     hangs = [fact for fact in facts if fact.source == "hang"]
     if not hangs:
         try:
             return classify(facts)
-        except Exception as error:  # a fault of ours must not cost the job its restart
+        except Exception as error:  # an internal error must not prevent a restart
             return _unknown(f"the failure could not be classified: {type(error).__name__}: {error}")
     hangs.sort(key=lambda fact: fact.rank is None)
     first = hangs[0]
@@ -54,20 +54,20 @@ def _unknown(evidence: str) -> Verdict:
 
 
 def lost_node(node: str) -> Verdict:
-    """A node whose launcher is not heard of any more: it is not there to be retried on."""
+    """The verdict for a node whose launcher shows no sign of life; it cannot be retried on."""
     evidence = f"the node {node} has shown no sign of life for a while"
     return _verdict("node_failure", evidence, f"lost_node:{node}", node=node, retry="swap")
 
 
 def stopped_by_signal(number: int) -> Verdict:
-    """The launcher was told to stop, and nobody says why."""
+    """The verdict for a stop signal without any other cause."""
     name = signal.Signals(number).name
     category = "user_cancel" if number == signal.SIGINT else "preemption"
     return _verdict(category, f"the launcher received {name}", f"told_to_stop:{name}")
 
 
 def _verdict(category: str, evidence: str, fingerprint: str, **fields: Any) -> Verdict:
-    """One that needed no classifier; owner and retry are those of its category."""
+    """A verdict without the classifier; owner and retry are those of its category."""
     owner, retry = OWNERS[category]
     defaults = {"owner": owner, "retry": retry, "rank": None, "node": None, "confidence": "medium"}
     return Verdict(
@@ -80,19 +80,19 @@ def _verdict(category: str, evidence: str, fingerprint: str, **fields: Any) -> V
 
 
 def as_event(verdict: Verdict) -> dict[str, Any]:
-    """What the journal keeps of it."""
+    """The fields that the journal stores."""
     return {key: getattr(verdict, key) for key in JOURNAL_FIELDS}
 
 
 def any_progress(progressed: Sequence[bool | None]) -> bool | None:
-    """Whether one of them added a durable step; None if none did as far as can be told."""
+    """Whether any of them added a durable step; None if that is unknown."""
     if any(progressed):
         return True
     return None if None in progressed else False
 
 
 def would_restart(facts: Sequence[Fact], history: Sequence[AttemptSummary], restarts: int) -> bool:
-    """Whether what is known already will lead to a restart."""
+    """Whether the facts known so far will lead to a restart."""
     verdict = judge(facts)
     summary = AttemptSummary(
         category=verdict.category, retry=verdict.retry, fingerprint=verdict.fingerprint
@@ -108,7 +108,7 @@ def decide_for_all(
     restarts: int,
     seed: int,
 ) -> dict[str, Any]:
-    """`said`: by member, how the attempt ended there; `gone`: nodes that say nothing any more."""
+    """`reports`: how the attempt ended, by member; `lost_nodes`: nodes without a sign of life."""
     if all(report["done"] for report in reports.values()):
         return {"done": True}
     facts = [Fact(**fact) for report in reports.values() for fact in report["facts"]]

@@ -14,14 +14,14 @@ __all__ = ["Fact", "SecondaryFinding", "Verdict", "classify", "failed", "read_lo
 
 
 def classify(facts: Iterable[Fact]) -> Verdict:
-    """The first cause that the facts tell; the category `unknown` if they tell none."""
+    """The first cause that the facts show; category `unknown` if they show none."""
     from headway.launch.failures import classifier
 
     return classifier.classify(facts)
 
 
 def failed(facts: Iterable[Fact]) -> bool:
-    """Whether the facts tell of a failure at all."""
+    """Whether the facts show a failure at all."""
     from headway.launch.failures import classifier
 
     return classifier.failed(facts)
@@ -35,9 +35,9 @@ def read_log(
     file: str = "",
     on_read: Callable[[int], None] | None = None,
 ) -> list[Fact]:
-    """The facts of a log of any length, in its order; `rank` and `node` where it names none.
+    """The facts of a log of any length, in its order; `rank` and `node` apply where it names none.
 
-    The stream is read once, in bounded memory; `seen` is told the bytes of each piece.
+    The stream is read once, in bounded memory; `on_read` gets the number of bytes of each piece.
     """
     from headway.launch.failures import log_reader
 

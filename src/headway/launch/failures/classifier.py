@@ -26,11 +26,11 @@ from headway.launch.failures.signatures import DECISIVE, SPECIFIC, Signature, ma
 from headway.launch.failures.tracebacks import looks_raised
 from headway.taxonomy import CATEGORIES
 
-MAX_WARNING_WEIGHT = 31  # the most that a warning weighs
-MAX_INFO_WEIGHT = 18  # the most that a line of information weighs
+MAX_WARNING_WEIGHT = 31  # maximum weight of a warning
+MAX_INFO_WEIGHT = 18  # maximum weight of a line of information
 STRONG_SOURCES = ("scheduler", "kernel", "k8s")
 
-# Where an exception of no telling type was raised, when that tells more than its words.
+# For an unspecific exception: places in the code that say more than its message.
 _PLACES = (
     (
         "data_pipeline",
@@ -66,7 +66,7 @@ _SAVING = re.compile(
     r"torch/serialization\.py:(?:save|_save|__init__|__exit__|_open_zipfile_writer)"
 )
 _IN_WORKER = re.compile(r"DataLoader worker(?: process|$)")
-# What means the sample, not the program or its checkpoint, when a loader's worker raises it.
+# Categories that mean the sample, not the program or its checkpoint, in a data loader worker.
 _SAMPLE_CATEGORIES = frozenset({"checkpoint", "user_code"})
 _VAGUE_SIGNATURES = frozenset({"exception", "exception_inline", "path", "shape", "config"})
 
@@ -124,7 +124,7 @@ def _matching_signature(fact: Fact) -> Signature | None:
 
 
 def _refine_by_location(finding: Finding) -> Finding:
-    """Sharpened by the place where it was raised."""
+    """Refine the category by the place where the exception was raised."""
     within = finding.fact.within
     if (
         _IN_WORKER.search(f"{within} {finding.fact.text}")
@@ -157,7 +157,7 @@ def _refine_by_location(finding: Finding) -> Finding:
 
 
 def _cap_by_level(finding: Finding) -> Finding:
-    """A warning, or a word in passing, weighs less than an error."""
+    """A warning or an unmarked line weighs less than an error."""
     level = finding.fact.level
     if (
         finding.weight >= DECISIVE
@@ -196,7 +196,7 @@ def _recategorized(finding: Finding, category: str, name: str) -> Finding:
 
 
 def exit_code_of(fact: Fact) -> int | None:
-    """The exit code that a fact tells, in its field or in its words."""
+    """The exit code of a fact, from its field or its text."""
     return fact.code if fact.code is not None else exit_codes.parse_exit_code(fact.text)
 
 
@@ -206,11 +206,11 @@ _NAMED_RANK = re.compile(
     r"(?=\]? (?:has|have|did|failed|and we will|is)\b)"
 )
 _ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)")
-_MIN_COMPLAINTS = 3  # ranks that complain, at least, before a silent one is suspected
+_MIN_COMPLAINTS = 3  # ranks that must complain before a silent one is suspected
 
 
 def suspected_rank(symptoms: Sequence[Finding], facts: Sequence[Fact]) -> int | None:
-    """The rank that the others wait for, if what they say points at one."""
+    """The rank that the others wait for, if their messages point at one."""
     named = [
         int(match[1]) for symptom in symptoms if (match := _NAMED_RANK.search(symptom.fact.text))
     ]
@@ -232,7 +232,7 @@ def suspected_rank(symptoms: Sequence[Finding], facts: Sequence[Fact]) -> int | 
 
 
 def _straggler(facts: Sequence[Fact]) -> int | None:
-    """The one rank whose last enqueued collective is older than that of all others."""
+    """The one rank whose last enqueued collective is older than those of all others."""
     last: dict[int, int] = {}
     for fact in facts:
         if fact.rank is not None and (match := _ENQUEUED.search(fact.text)):
@@ -242,22 +242,22 @@ def _straggler(facts: Sequence[Fact]) -> int | None:
     return ranks[0] if len(ranks) == 1 and len(last) > _MIN_COMPLAINTS else None
 
 
-# Ordinary lines after an error, with another error to come: it ended nothing.
+# Ordinary lines between an error and the next one after which the first did not end the job.
 LINES_AFTER_SURVIVED = 8
-SIMULTANEOUS_S = 5.0  # seconds within which ends of ranks count as one
-WEIGHT_TOLERANCE = 4  # symptoms that weigh this much less count as one with the strongest
-LAUNCHER_WEIGHT = 31  # a cascade that weighs this much tells of a death; less, only of its traces
-FATAL_WEIGHT = 32  # a symptom that weighs less may be a word in passing
-MAX_SECONDARY = 12  # findings beside the cause that are reported
-# Ends that come to a job which is already broken: a cause that was there before them wins.
+SIMULTANEOUS_S = 5.0  # seconds within which ends of ranks count as simultaneous
+WEIGHT_TOLERANCE = 4  # symptoms that weigh this much less count as equal to the strongest
+LAUNCHER_WEIGHT = 31  # a cascade of this weight is the report of a death; less is a trace of one
+FATAL_WEIGHT = 32  # a symptom that weighs less may be incidental
+MAX_SECONDARY = 12  # reported findings in addition to the cause
+# Ends that may follow a failure: an earlier cause takes precedence.
 _LAST_ENDS = frozenset({"time_limit", "user_cancel"})
-# What comes of them elsewhere, whichever of both is told first.
+# Signatures that are consequences of a category, in whatever order they were logged.
 _EXPLAINED_BY = {"device_assert": ("cuda_fault",), "enospc": ("storage",)}
 _CRASHES = frozenset({4, 6, 7, 8, 11})
 
 
 def classify(facts: Iterable[Fact]) -> Verdict:
-    """The first cause that the facts tell."""
+    """The first cause that the facts show."""
     known = list(facts)
     findings = _combine([finding for fact in known if (finding := find_meaning(fact)) is not None])
     fatal = [finding for finding in findings if not finding.fact.survived]
@@ -268,7 +268,7 @@ def classify(facts: Iterable[Fact]) -> Verdict:
 
 
 def failed(facts: Iterable[Fact]) -> bool:
-    """Whether the facts tell of a failure at all."""
+    """Whether the facts show a failure at all."""
     return any(
         not fact.survived
         and (
@@ -288,7 +288,7 @@ def _is_fatal(finding: Finding) -> bool:
 
 
 def _combine(findings: list[Finding]) -> list[Finding]:
-    """What only all findings together tell."""
+    """Apply what only all findings together show."""
     faulty = xid.faulty_gpus(
         driver_error
         for finding in findings
@@ -305,7 +305,7 @@ def _combine(findings: list[Finding]) -> list[Finding]:
 
 
 def _decisive(findings: Sequence[Finding]) -> Finding | None:
-    """A word of the scheduler, the kernel or the hardware, by the order of evidence."""
+    """A finding of the scheduler, the kernel or the hardware, by the order of evidence."""
     decisive = [
         finding for finding in findings if finding.role == "root" and finding.weight >= DECISIVE
     ]
@@ -320,7 +320,7 @@ def _decisive(findings: Sequence[Finding]) -> Finding | None:
 
 
 def _program_ran(findings: Sequence[Finding]) -> bool:
-    """Whether the program ran at all: what starts has got its container."""
+    """Whether the program ran at all: then its container was started."""
     return any(
         finding.role == "root" and finding.fact.source == "exception" for finding in findings
     )
@@ -340,7 +340,7 @@ def _was_broken_before(end: Finding, findings: Sequence[Finding]) -> bool:
 
 
 def _root_cause(findings: Sequence[Finding]) -> Finding | None:
-    """The first cause in time; of one chain of exceptions, the first that says something."""
+    """The first cause in time; of a chain of exceptions, the first specific one."""
     roots = [
         finding for finding in findings if finding.role == "root" and not _is_late_end(finding)
     ]
@@ -357,7 +357,7 @@ def _root_cause(findings: Sequence[Finding]) -> Finding | None:
 
 
 def _is_unmarked(finding: Finding) -> bool:
-    """Whether it is a line of a log that nothing marks as an error."""
+    """Whether it is a log line that is not marked as an error."""
     fact = finding.fact
     return (
         fact.source == "log"
@@ -370,7 +370,9 @@ def _is_unmarked(finding: Finding) -> bool:
 
 
 def _explanation(best: Finding, roots: Sequence[Finding]) -> Finding:
-    """A root gives way to the one that explains it; a vague one, to a telling one of its rank."""
+    """A root gives way to the one that explains it; an unspecific one to a specific one of its
+    rank.
+    """
     explaining = [
         finding for finding in roots if best.category in _EXPLAINED_BY.get(finding.id, ())
     ]
@@ -386,7 +388,7 @@ def _explanation(best: Finding, roots: Sequence[Finding]) -> Finding:
 
 
 def _was_survived(finding: Finding, roots: Sequence[Finding]) -> bool:
-    """Whether the job ran on after an error, up to another one of the same log."""
+    """Whether the job continued after an error, up to another error of the same log."""
     later = [
         other.fact
         for other in roots
@@ -405,7 +407,7 @@ def _same_chain(finding: Finding, other: Finding) -> bool:
 
 
 def _first(findings: Sequence[Finding]) -> Finding:
-    """The first in time; where that is not known, the one that says most."""
+    """The first in time; if unknown, the one of the largest weight."""
     if len({finding.fact.file for finding in findings}) == 1 and all(
         finding.fact.line for finding in findings
     ):
@@ -452,13 +454,13 @@ def _by_symptoms(
 
 
 def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | None:
-    """The exit that tells most: of the first ones, a signal that no launcher sends.
+    """The most informative exit: of the first ones, a signal that launchers do not send.
 
-    Then that of a rank which does not complain of another's end.
+    Otherwise the exit of a rank that does not report the end of another rank.
     """
     deaths = [(code, fact) for fact in facts if (code := exit_code_of(fact)) and not fact.survived]
     times = [fact.at for _, fact in deaths if fact.at is not None]
-    if times:  # what ends long after the first was ended by its launcher
+    if times:  # a later end was caused by the launcher
         deaths = [death for death in deaths if (death[1].at or 0.0) <= min(times) + SIMULTANEOUS_S]
     unsent = [death for death in deaths if exit_codes.signal_of(death[0]) not in (15, 2, 1)]
     signalled = [death for death in unsent if exit_codes.signal_of(death[0]) is not None]
@@ -543,14 +545,14 @@ def _verdict(
 
 
 def _evidence(finding: Finding) -> str:
-    """A secret that is cut in two would not be recognized."""
+    """Redacted before it is cut, as a secret that is cut in two would not be recognized."""
     return redact.text(" ".join(finding.fact.text.split()))[:MAX_EVIDENCE]
 
 
 def _secondary_findings(
     cause: Finding, findings: Sequence[Finding]
 ) -> tuple[SecondaryFinding, ...]:
-    """What was seen beside the cause: each kind once."""
+    """The findings in addition to the cause, each kind once."""
     secondary: dict[tuple[str, str], SecondaryFinding] = {}
     for finding in findings:
         if finding.fact is cause.fact or finding.id == cause.id or finding.role == "fact":

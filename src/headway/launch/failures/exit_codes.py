@@ -27,13 +27,13 @@ _SHELL = tuple(
         ("Bus error", 7),
     )
 )
-_WINDOWS = 0xC0000000  # from here on an exception of Windows
+_WINDOWS = 0xC0000000  # exceptions of Windows start here
 _IN_A_BYTE = {signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS}
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 def parse_exit_code(text: str) -> int | None:
-    """The exit code that a line tells, negative for a signal; None if it tells none."""
+    """The exit code in a line, negative for a signal; None if there is none."""
     for regex, signal_number in _SHELL:
         if regex.search(text):
             return -signal_number
@@ -52,7 +52,7 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def signal_of(code: int) -> int | None:
-    """All spellings of a death by signal: -9 from a parent, 137 from a shell, 247 in a byte."""
+    """The signal of an exit code: -9 from a parent, 137 from a shell, 247 in a byte."""
     if code < 0:
         return -code
     if 256 - code in _IN_A_BYTE:
@@ -61,7 +61,7 @@ def signal_of(code: int) -> int | None:
 
 
 def describe_exit_code(code: int) -> str:
-    """`exit code 1`, or the signal's name beside the number."""
+    """`exit code 1`, or the name of the signal with the number."""
     number = signal_of(code)
     if number is None:
         return f"exit code {code}"
@@ -72,7 +72,7 @@ def describe_exit_code(code: int) -> str:
 
 
 def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
-    """Category and evidence of an exit code that stands alone."""
+    """Category and evidence of an exit code without other facts."""
     number, description = signal_of(code), describe_exit_code(code)
     if number == signal.SIGKILL and no_oom:
         return "unknown", f"killed by {description} from outside: the kernel counted no OOM kill"

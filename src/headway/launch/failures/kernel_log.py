@@ -1,6 +1,6 @@
-"""What the kernel of this machine tells about an end: OOM kills, Xids, machine checks.
+"""What the kernel of this machine reports about an end: OOM kills, Xids, machine checks.
 
-The counters of OOM kills need no privilege; the kernel's log is read where that is permitted.
+The counters of OOM kills require no privilege; the kernel log is read where that is permitted.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from headway.launch.failures.model import Fact
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 LOG = Path("/dev/kmsg")
-MACHINE = "vmstat"  # the counter of all jobs of a machine
+MACHINE = "vmstat"  # the counter of the whole machine
 NO_OOM = "the kernel counted no OOM kill in this job"
-CLOCK_TOLERANCE_S = 1.0  # seconds by which the log's clock may differ from ours
+CLOCK_TOLERANCE_S = 1.0  # seconds by which the clock of the log may differ
 MAX_RECORD_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Where the kernel's counters and its clock stood: the job's own group first, then above."""
+    """The kernel's counters and its clock: the job's own group first, then its parents."""
 
     kills: tuple[tuple[str, int], ...]
     clock: float
 
 
 def snapshot(cgroups: Path = CGROUPS, proc: Path = PROC) -> Snapshot:
-    """Where they stand now; taken before the job starts."""
+    """Taken before the job starts."""
     return Snapshot(kills=tuple(_kills(cgroups, proc)), clock=_clock())
 
 
 def since(
     before: Snapshot, cgroups: Path = CGROUPS, proc: Path = PROC, log: Path = LOG
 ) -> list[Fact]:
-    """What the kernel has said since then."""
+    """What the kernel has reported since then."""
     return [*_counted(before, dict(_kills(cgroups, proc))), *_logged(before, log)]
 
 
 def _counted(before: Snapshot, now: dict[str, int]) -> list[Fact]:
-    """What the nearest group that can be read tells; one above, and the machine, have others."""
+    """The count of the nearest readable group; its parents and the machine include other jobs."""
     growth = [(name, now[name] - count) for name, count in before.kills if name in now]
     if not growth:
         return []
@@ -54,7 +54,7 @@ def _counted(before: Snapshot, now: dict[str, int]) -> list[Fact]:
 
 
 def _kills(cgroups: Path, proc: Path) -> list[tuple[str, int]]:
-    """The counters from this process' own group upwards, and the whole machine's last."""
+    """The counters from this process's own group upwards, and the whole machine's last."""
     counters = []
     for folder, name in _groups(cgroups, proc):
         for path in (folder / name, *(above / name for above in folder.parents)):
@@ -65,7 +65,7 @@ def _kills(cgroups: Path, proc: Path) -> list[tuple[str, int]]:
 
 
 def _groups(cgroups: Path, proc: Path) -> list[tuple[Path, str]]:
-    """The folder of this process' memory group and the file with its counter, v2 before v1."""
+    """The folder of this process's memory group and the file with its counter, v2 before v1."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -81,7 +81,7 @@ def _groups(cgroups: Path, proc: Path) -> list[tuple[Path, str]]:
 
 
 def _count(path: Path) -> int | None:
-    """The number behind `oom_kill` in a file of names and numbers."""
+    """The number after `oom_kill` in a file of names and numbers."""
     with contextlib.suppress(OSError, ValueError):
         for line in path.read_text().splitlines():
             name, _, number = line.partition(" ")
@@ -102,7 +102,7 @@ def _logged(before: Snapshot, log: Path) -> list[Fact]:
 
 
 def _records(log: Path) -> list[tuple[float, str]]:
-    """Time and text of each record of the kernel's log; nothing where that is not allowed."""
+    """Time and text of each record of the kernel log; empty where that is not permitted."""
     records: list[tuple[float, str]] = []
     try:
         fd = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
@@ -112,7 +112,7 @@ def _records(log: Path) -> list[tuple[float, str]]:
         while True:
             try:
                 record = file.read(MAX_RECORD_BYTES)
-            except BrokenPipeError:  # overwritten while it was read: the next one follows
+            except BrokenPipeError:  # overwritten while it was read: the next record follows
                 continue
             except OSError:
                 return records

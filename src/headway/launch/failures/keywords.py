@@ -13,8 +13,8 @@ except ImportError:  # before Python 3.11
     import sre_constants as _ops
     import sre_parse as _parser
 
-MAX_TEXTS = 40  # texts that a part may stand for before it is taken as any text
-# Words of every log: of use only where there is no other.
+MAX_TEXTS = 40  # texts that a part may stand for before it counts as any text
+# Words that occur in every log, used only if there is no other word.
 _COMMON_TEXT = """
     a access after all already an and are as at available batch be been before bit but by call
     checkpoint client config could current data dataset device did different do does down due
@@ -33,12 +33,12 @@ _TextSet = frozenset[str]
 
 
 def required_words(pattern: str) -> _TextSet:
-    """Lower-case words of which at least one stands in every text that matches; or nothing."""
+    """Lower-case words of which every matching text contains at least one; empty if unknown."""
     return _needed(_parser.parse(pattern)) or frozenset()
 
 
 def word_pattern(words: Iterable[str]) -> re.Pattern[bytes]:
-    """Finds any of the words in a lower-case line; as a tree, their number hardly counts."""
+    """Finds any of the words in a lower-case line; as a tree, so their number hardly matters."""
     tree: dict[str, Any] = {}
     for word in words:
         at = tree
@@ -49,7 +49,7 @@ def word_pattern(words: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def rarest_part(word: str) -> str:
-    """The rarest part of a word without spaces, its digits taken out."""
+    """The rarest part of a word without spaces and digits."""
     parts = re.sub(r"\d", "", word).split()
     words = [part for part in parts if re.search(r"[a-z]", part)] or parts
     return max(words, key=lambda part: (part not in COMMON_WORDS, len(part)), default="")
@@ -63,7 +63,7 @@ def _as_regex(tree: dict[str, Any]) -> str:
 
 
 def _needed(items: Sequence[Any]) -> _TextSet | None:
-    """Of all that a sequence must contain, the set of words that is worth most for a search."""
+    """The most selective set of words that a sequence must contain."""
     candidates: list[_TextSet] = []
     run: _TextSet = frozenset({""})
     for op, value in items:
@@ -82,14 +82,14 @@ def _needed(items: Sequence[Any]) -> _TextSet | None:
 
 
 def _worth(words: _TextSet) -> int:
-    """The least that any of the words is worth: its length, or next to nothing if common."""
+    """The smallest value of any of the words: its length, or almost nothing if common."""
     return min(
         1 if rarest_part(word) in COMMON_WORDS else 2 * len(rarest_part(word)) for word in words
     )
 
 
 def _texts(op: Any, value: Any) -> _TextSet | None:
-    """All texts that a part can stand for, in lower case; None if they are too many."""
+    """All texts that a part can stand for, in lower case; None if there are too many."""
     if op is _ops.LITERAL:
         return frozenset({chr(value).lower()}) if value < 128 else None
     if op in (_ops.AT, _ops.ASSERT, _ops.ASSERT_NOT):

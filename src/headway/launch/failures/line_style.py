@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_HEAD = 120  # a level stands near the start of a line
+_HEAD = 120  # a level is near the start of a line
 _LEVELS = (
     ("error", re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b[:\]|\s)-]|\[[EF]\b|\[[EF]\d|^[EF]\d{4} ")),
     (
@@ -19,7 +19,7 @@ _LEVELS = (
 _TRIED_AGAIN = re.compile(
     r"thrown while requesting|\b(?:will|going to) (?:retry|try again)\b", re.I
 )
-# What may be, what to do about it, what to read: never what happened.
+# Possibilities, advice and references: never what happened.
 _ADVICE = re.compile(
     "|".join(
         (
@@ -51,7 +51,7 @@ _ADVICE = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[\"'(\[]?[A-Z(])")
 _CLAUSE = re.compile(r" - |[,;:(] ?")
 _FLAG = re.compile(r"""['"]?(?<![\w-])--?[a-zA-Z][\w-]*['"]?(?:[ =,]+['"]?[^\s,'"\]]+['"]?)?""")
-# Echoes: a shell's, a source's, a configuration's.
+# Echoes of a shell, of source code, of a configuration.
 _ECHO = re.compile(
     "|".join(
         (
@@ -68,7 +68,7 @@ _ECHO = re.compile(
 
 
 def level(text: str) -> str:
-    """`error`, `warning`, `info`, or nothing: the first that the line's head names."""
+    """`error`, `warning`, `info` or empty: the first level in the head of the line."""
     if _TRIED_AGAIN.search(text):
         return "warning"
     head = text[:_HEAD]
@@ -86,12 +86,12 @@ def strip_advice(text: str) -> str:
 
 
 def is_config_echo(text: str) -> bool:
-    """Whether the line repeats a command, a source or a setting rather than tell an event."""
+    """Whether the line repeats a command, code or a setting instead of reporting an event."""
     return _ECHO.search(text) is not None
 
 
 def _before_advice(sentence: str) -> str:
-    """What of a sentence stands in front of the clause that advises."""
+    """The part of a sentence before the clause with advice."""
     advice = _ADVICE.search(sentence)
     if advice is None:
         return sentence

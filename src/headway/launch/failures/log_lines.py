@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-MAX_CHARACTERS = 8192  # characters of a line that are looked at
+MAX_CHARACTERS = 8192  # characters of a line that are read
 
 _COLOR = re.compile(
     r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b\x0e-\x1a]"
@@ -19,7 +19,7 @@ _DATE = (
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NAMES = "|".join(_MONTHS)
-# What may stand in front of the words, over and over again.
+# Prefixes, which may be repeated.
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
@@ -59,14 +59,14 @@ _MESSAGE = ("message", "msg", "log", "error", "textPayload", "event")
 _TIME = ("time", "ts", "timestamp", "@timestamp", "asctime")
 
 
-# A line of JSON that was spread over many: the words of a message are what it says.
+# A line of JSON that spans several lines: the value of its message.
 _VALUE = re.compile(
     r"""^\s*["'](?:message|msg|error|exception|reason)["']\s*:\s*["'](.*?)["']?,?\s*$"""
 )
 
 
 class Line(NamedTuple):
-    """The words of a line, and what its prefixes tell."""
+    """The text of a line and the values in its prefixes."""
 
     text: str
     rank: int | None = None
@@ -77,7 +77,7 @@ class Line(NamedTuple):
 
 
 def parse(raw: bytes, year: int | None = None) -> Line:
-    """A line as it was written; bytes that are no UTF-8 do not matter."""
+    """Parse a line; bytes that are not UTF-8 are replaced."""
     text = raw[: MAX_CHARACTERS * 4].decode("utf-8", "replace")[:MAX_CHARACTERS].rstrip()
     if "\x1b" in text or any(mark in text for mark in "\x00\x07\x08"):
         text = _COLOR.sub("", text)
@@ -144,7 +144,7 @@ def _seconds(names: dict[str, str | None], year: int) -> float | None:
 
 
 def _of_json(text: str, year: int) -> Line:
-    """A line of a structured log: its message, if it has one."""
+    """A line of a structured log: its message if it has one."""
     try:
         content = json.loads(text)
     except ValueError:

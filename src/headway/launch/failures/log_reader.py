@@ -1,6 +1,6 @@
 """Read a log of any length as a stream, and keep the few lines that may say why it ended.
 
-Lines are first sorted into kinds, quickly: most lines of a log differ from others in digits only.
+Lines are first classified by kind, which is fast: most lines of a log differ only in digits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headway.launch.failures.model import Fact
 from headway.launch.failures.signatures import DECISIVE, DIGITS, hints
 from headway.launch.failures.tracebacks import HEADER, Tracebacks, is_part
 
-MAX_LINE_BYTES = 1 << 16  # bytes of a line that are looked at
-MAX_SHAPES = 200_000  # kinds of lines that are remembered
-MAX_WORDS = 200_000  # words that are known to tell nothing
-MAX_WORD_BYTES = 64  # letters of a word that is remembered
+MAX_LINE_BYTES = 1 << 16  # bytes of a line that are read
+MAX_SHAPES = 200_000  # kinds of lines that are cached
+MAX_WORDS = 200_000  # irrelevant words that are cached
+MAX_WORD_BYTES = 64  # bytes of a word that is cached
 ORDINARY, PROGRESS, RELEVANT, NOISE = range(1, 5)
 
 _PROGRESS = re.compile(
@@ -44,7 +44,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _NAN = re.compile(rb"\bnan\b", re.IGNORECASE)
-# Parts of something that is told elsewhere: stacks, rulers, tables.
+# Parts of something that is reported elsewhere: stacks, rulers, tables.
 _NOISE = re.compile(
     rb"^\W*(?:frame #\d+|File \"|#\d+ |at \S+ |\*{3,}|={3,}|-{3,}|\^+|Thread 0x|Extension modules"
     rb"|<NO_OTHER|Failures:|Root Cause|\[\d+\]:|error_file|traceback +:|warnings\.warn"
@@ -53,7 +53,7 @@ _NOISE = re.compile(
 
 
 class LineKinds:
-    """Knows the kinds of the lines that were met, and the words that tell nothing."""
+    """Classifies lines; remembers the kinds of lines and the irrelevant words seen so far."""
 
     def __init__(self) -> None:
         self._kind_of_shape: dict[int, int] = {}
@@ -61,7 +61,7 @@ class LineKinds:
         self._hints: dict[bytes, tuple[bytes, ...]] = {}
 
     def classify(self, lines: list[bytes]) -> list[int]:
-        """The kind of each line; lines that differ in digits only are of one kind."""
+        """The kind of each line; lines that differ only in digits are of one kind."""
         kinds = self._kind_of_shape
         if len(kinds) > MAX_SHAPES:
             kinds.clear()
@@ -78,7 +78,7 @@ class LineKinds:
         return result
 
     def _classify_line(self, raw: bytes, lowered: bytes) -> int:
-        """The kind of a line; `low` is the same in lower case and without digits."""
+        """The kind of a line; `lowered` is the same in lower case without digits."""
         words = lowered.split()
         if not self._plain_words.issuperset(words):
             raw, lowered = raw[:MAX_LINE_BYTES], lowered[:MAX_LINE_BYTES]
@@ -91,7 +91,7 @@ class LineKinds:
         return NOISE if _NOISE.match(raw) else ORDINARY
 
     def _has_keywords(self, lowered: bytes, words: list[bytes]) -> bool:
-        """Whether a line has the words without which no line tells."""
+        """Whether a line has any of the words that every relevant line contains."""
         for word in set(words).difference(self._plain_words):
             word_hints = self._hints.get(word)
             for hint in self._new_word(word) if word_hints is None else word_hints:
@@ -120,7 +120,7 @@ def _is_relevant(line: Line) -> bool:
 
 
 def as_fact(line: Line, number: int) -> Fact:
-    """A line as a fact of its own."""
+    """A line as a fact."""
     return Fact(
         source="kernel" if line.kernel else "log",
         text=line.text.strip(),
@@ -133,24 +133,24 @@ def as_fact(line: Line, number: int) -> Fact:
 
 
 def step_of(raw: bytes) -> bytes:
-    """What tells one line of progress from the next: its step, or all of it."""
+    """What distinguishes a progress line from the next: its step, or the whole line."""
     match = _STEP.search(raw)
     return next((group for group in match.groups() if group), raw) if match else raw
 
 
 def has_finite_loss(raw: bytes) -> bool:
-    """Whether a line is one of progress, with a loss that is a number."""
+    """Whether it is a progress line with a finite loss."""
     return _PROGRESS.search(raw) is not None and _NAN.search(raw) is None
 
 
 CHUNK = 1 << 20
-MAX_OF_A_KIND = 4  # facts that are kept of one rank and one signature: the first and the last ones
+MAX_OF_A_KIND = 4  # facts per rank and signature: the first and the last ones
 MAX_KINDS = 4000
 MAX_FACT_TEXT = 2000  # characters of a fact that are kept
-SURVIVED_STEPS = 3  # steps after which whatever was before did not end the training
-FORGET_STEPS = 64  # steps after which it is not even reported
+SURVIVED_STEPS = 3  # steps after which an earlier error did not end the training
+FORGET_STEPS = 64  # steps after which an earlier error is not reported either
 TABLE_LINES = 3  # lines of a table above the exit code
-# The table that torchrun prints at its end, one field a line.
+# The table that torchrun prints at its end, one field per line.
 _TABLE_FIELD = re.compile(r"^\s*(?P<field>time|host|rank|exitcode|traceback)\s+: (?P<value>\S+)")
 
 
@@ -162,7 +162,7 @@ def read_log(
     file: str = "",
     on_read: Callable[[int], None] | None = None,
 ) -> list[Fact]:
-    """The facts of a log, in its order; `seen` is told how many bytes each piece had."""
+    """The facts of a log, in its order; `on_read` gets the number of bytes of each piece."""
     reader = _LogReader()
     for piece in _pieces(stream):
         reader.read(piece)
@@ -201,12 +201,12 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 
 class _Row(NamedTuple):
-    """A fact, and how many steps and ordinary lines stood before it."""
+    """A fact, and the number of steps and ordinary lines before it."""
 
     fact: Fact
     steps: int
     ordinary: int
-    last_word: bool  # a scheduler's: a job may train on for as long as it is let
+    last_word: bool  # of the scheduler: training may continue until it ends the job
 
 
 class _LogReader:
@@ -223,7 +223,7 @@ class _LogReader:
         self._last_step = b""
 
     def read(self, piece: bytes) -> None:
-        """Read whole lines. What a bar writes over itself counts as one line of the file."""
+        """Read whole lines. What a progress bar overwrites counts as one line of the file."""
         lines = piece.split(b"\n")
         if not lines[-1]:
             del lines[-1]
@@ -246,7 +246,7 @@ class _LogReader:
             self._ordinary += kinds.count(ORDINARY)
 
     def facts(self) -> list[Fact]:
-        """All facts in their order, with what came after each."""
+        """All facts in their order, with what followed each."""
         self._add_all(self._blocks.flush())
         rows = sorted((row for rows in self._facts.values() for row in rows), key=_line_of)
         return [
@@ -269,7 +269,7 @@ class _LogReader:
                 self._step(raw)
 
     def _step(self, raw: bytes) -> None:
-        """One more step, if it is another one than the last."""
+        """Count a step if it differs from the last one."""
         step = step_of(raw)
         if step == self._last_step:
             return
@@ -279,7 +279,7 @@ class _LogReader:
             self._forget()
 
     def _forget(self) -> None:
-        """Drop what was survived long ago, so that memory does not grow with the log."""
+        """Drop facts that were survived long ago, so that memory does not grow with the log."""
         for key, rows in list(self._facts.items()):
             rows[:] = [row for row in rows if self._steps - row.steps < FORGET_STEPS]
             if not rows:
@@ -288,12 +288,12 @@ class _LogReader:
     def _read_line(self, raw: bytes, number: int, kind: int) -> None:
         line = parse(raw)
         before, header, _ = line.text.partition(HEADER)
-        if header and "\\n" in line.text:  # a traceback in one line, as JSON has it
+        if header and "\\n" in line.text:  # a traceback in one line, as in JSON
             for part in line.text.replace('\\"', '"').split("\\n"):
                 self._blocks.add_line(line._replace(text=part), number)
             self._add_all(self._blocks.flush())
             return
-        if header and before:  # a bar, or an error, that had no end of line
+        if header and before:  # a progress bar or an error without an end of line
             self._add(as_fact(line._replace(text=before), number))
         consumed = self._blocks.add_line(line, number)
         self._add_all(self._blocks.completed())
@@ -337,7 +337,7 @@ class _LogReader:
             rows[-2:] = [rows[-1], row]
 
     def _in_table(self, line: Line, number: int) -> bool:
-        """Whether the line stands in torchrun's table; an exit code is taken with what is above."""
+        """Whether the line belongs to torchrun's table; an exit code is read with what is above."""
         field = _TABLE_FIELD.match(line.text)
         if field is None or field["field"] != "exitcode":
             return field is not None

@@ -7,24 +7,24 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-MAX_EVIDENCE = 300  # characters of evidence that are kept
-# Where a fact can come from, the strongest first.
+MAX_EVIDENCE = 300  # characters of evidence that are stored
+# Sources of facts, the strongest first.
 SOURCES = ("scheduler", "kernel", "k8s", "exception", "log", "signal", "exit")
-Role = Literal["symptom", "cascade", "other", "survived"]  # of what was seen beside the cause
+Role = Literal["symptom", "cascade", "other", "survived"]  # of a finding in addition to the cause
 
 
 def source_rank(source: str) -> int:
-    """The place of a source in the order of evidence; one that is not known is a log's."""
+    """The position of a source in the order of evidence; an unknown one counts as a log."""
     return SOURCES.index(source if source in SOURCES else "log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing that is known about an end.
+    """A fact about an end.
 
     `text` is a line, or "TypeName: message" for an exception; `code` is an exit code, negative for
-    a death by that signal; `at` is in seconds of any clock that all facts share. The rest is what
-    a log tells beside it: where it stood, how loud it was said, and whether the job went on.
+    a death by that signal; `at` is in seconds of any clock that all facts share. The other fields
+    come from the log: position, level, and whether the job continued.
     """
 
     source: str
@@ -35,16 +35,16 @@ class Fact:
     at: float | None = None
     file: str = ""
     line: int = 0
-    level: str = ""  # "error", "warning", "info", or nothing
+    level: str = ""  # "error", "warning", "info" or empty
     within: str = ""  # the files of the innermost frames of a traceback
-    chain: int = 0  # exceptions of one chain share a number; 0 stands alone
+    chain: int = 0  # exceptions of one chain share a number; 0: no chain
     after: int = 0  # ordinary lines that followed in its log
     survived: bool = False  # training went on after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondaryFinding:
-    """What was seen beside the cause: a symptom of it, a cascade, or another candidate."""
+    """A finding in addition to the cause: a symptom of it, a cascade, or another candidate."""
 
     role: Role
     category: str
@@ -54,7 +54,7 @@ class SecondaryFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why a job ended, whose that is, and whether to try again."""
+    """Why a job ended, who owns the failure, and whether to retry."""
 
     category: str
     owner: str
@@ -80,7 +80,7 @@ _VOLATILE = re.compile(
 
 
 def fingerprint(category: str, signature: str, evidence: str) -> str:
-    """The same over recurrences of one cause: numbers, addresses and paths do not count."""
+    """Equal for recurrences of one cause: numbers, addresses and paths are ignored."""
     words = " ".join(_VOLATILE.sub("#", evidence).split())
     return hashlib.sha256(f"{category}|{signature}|{words}".encode("utf-8", "replace")).hexdigest()[
         :16

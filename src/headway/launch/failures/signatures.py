@@ -12,10 +12,10 @@ from typing import Any
 
 from headway.launch.failures.keywords import rarest_part, required_words, word_pattern
 
-DECISIVE = 90  # from here on a word of the machine or of its scheduler
-SPECIFIC = 50  # from here on it names a cause; below, only that something went wrong
+DECISIVE = 90  # minimum weight of a statement of the machine or its scheduler
+SPECIFIC = 50  # minimum weight of a specific cause; below, only something went wrong
 DIGITS = b"0123456789"
-# Words that tell of an end without being a signature: of exit codes, tracebacks, tables, Xids.
+# Words of lines that are relevant without a signature: exit codes, tracebacks, tables, Xids.
 _OTHER_KEYWORDS = (
     "exit", "killed", "terminated", "aborted", "bus error", "segmentation", "signal", "traceback",
     "above exception", "following error", "exception i", "xid",
@@ -24,24 +24,24 @@ _OTHER_KEYWORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Words, and what they are taken to mean."""
+    """A text pattern and its meaning."""
 
     id: str
     category: str
-    role: str  # root, symptom, cascade, or fact: known, but neither
+    role: str  # root, symptom, cascade, or fact (known, but neither)
     weight: int
     regex: re.Pattern[str]
     owner: str = ""
     retry: str = ""
     source: str = ""
-    field: bool = False  # also where it stands as the value of a field
-    needs: str = ""  # "error": only as an exception or said as an error
-    unless: re.Pattern[str] | None = None  # what says that it has not happened
+    field: bool = False  # matches also as the value of a field
+    needs: str = ""  # "error": only in an exception or an error line
+    unless: re.Pattern[str] | None = None  # a pattern which shows that it has not happened
 
 
 @functools.cache
 def signatures() -> tuple[Signature, ...]:
-    """All of them, the weightiest first."""
+    """All signatures by decreasing weight."""
     lines = Path(__file__).with_name("signatures.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines if line]
     parsed = [_signature(row) for row in rows]
@@ -57,7 +57,7 @@ def _signature(row: dict[str, Any]) -> Signature:
 
 
 class _KeywordIndex:
-    """Which signatures a text may match at all, by the words that stand in it."""
+    """Which signatures a text may match, by the words in it."""
 
     def __init__(self) -> None:
         words = {signature: required_words(signature.regex.pattern) for signature in signatures()}
@@ -85,7 +85,7 @@ class _KeywordIndex:
 
 
 class _OverlappingSearch:
-    """Finds words in a text wherever they begin; each by the shortest of those that begin alike."""
+    """Finds overlapping words in a text; of words with a common start, the shortest."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._first_match = word_pattern(words)
@@ -106,15 +106,15 @@ def _index() -> _KeywordIndex:
 
 
 def hints(word: bytes) -> tuple[bytes, ...]:
-    """The words that a line with this word would have to contain to tell of an end; often none.
+    """The words, one of which a relevant line with this word must contain; often none.
 
-    All in lower case and without digits.
+    All in lower case without digits.
     """
     return _index().hints(word)
 
 
 def match(text: str, *, is_error: bool, is_config_echo: bool) -> Signature | None:
-    """The weightiest signature of a text; `loud` for errors, `echo` for fields and settings."""
+    """The matching signature of the largest weight."""
     for signature in _index().candidates(text):
         if (is_config_echo and not signature.field) or (
             signature.needs == "error" and not is_error

@@ -1,4 +1,4 @@
-"""What Slurm tells about the job that this process is part of, from `scontrol show job`."""
+"""What Slurm reports about the job that this process is part of, from `scontrol show job`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from headway.launch.failures.model import Fact
 
-SCONTROL_LIMIT_S = 2.0  # seconds that scontrol may take
-# States that say why a job ended; FAILED says only that it did.
+SCONTROL_LIMIT_S = 2.0  # limit for scontrol
+# States that say why a job ended; FAILED does not.
 CAUSE_STATES = frozenset(
     {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE", "CANCELLED", "OUT_OF_MEMORY"}
 )
@@ -20,7 +20,7 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 def ask_slurm(env: Mapping[str, str] = os.environ) -> list[Fact]:
-    """What Slurm says of the job that this process is part of; nothing outside of Slurm."""
+    """What Slurm reports about the job of this process; empty outside of Slurm."""
     job, scontrol = env.get("SLURM_JOB_ID"), shutil.which("scontrol", path=env.get("PATH"))
     if not job or scontrol is None:
         return []
@@ -59,7 +59,7 @@ def _facts(job: str, state: str, code: str, node: str) -> list[Fact]:
 
 
 def _time_is_up(fields: Mapping[str, str]) -> bool:
-    """Whether the time that the job was given is used up."""
+    """Whether the time limit of the job has been reached."""
     run, limit = _seconds(fields.get("RunTime", "")), _seconds(fields.get("TimeLimit", ""))
     return run is not None and limit is not None and run >= limit
 

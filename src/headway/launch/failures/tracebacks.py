@@ -9,12 +9,12 @@ from headway.launch.failures.log_lines import Line
 from headway.launch.failures.model import Fact
 
 HEADER = "Traceback (most recent call last)"
-MAX_BLOCK_LINES = 600  # lines after which a block without an exception is given up
-MAX_OPEN_LINES = 5000  # lines of other ranks after which an open block is given up
-MAX_CHANNELS = 10_000  # ranks and nodes that are told apart
+MAX_BLOCK_LINES = 600  # lines after which a block without an exception is dropped
+MAX_OPEN_LINES = 5000  # lines of other ranks after which an open block is dropped
+MAX_CHANNELS = 10_000  # distinct ranks and nodes
 MAX_FRAMES = 4  # innermost frames that are kept
 MIN_PREFIX = 4
-MAX_MESSAGE_LINES = 3  # lines of a message that are taken where the first says nothing
+MAX_MESSAGE_LINES = 3  # further lines of a message that are read if the first is empty
 
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
 _BOX_FRAME = re.compile(r"^\s*[│|]\s*(?P<path>\S+\.py):\d+ in (?P<name>\S+)")
@@ -45,16 +45,16 @@ _Key = tuple[int | None, str | None]
 
 @dataclass(slots=True)
 class _Channel:
-    """What one process has written of a block so far."""
+    """The state of the block of one process."""
 
     open: bool = False
     prefix: str = ""
     frames: list[str] = field(default_factory=list)
-    source: str = ""  # the last line that asserts something
+    source: str = ""  # the last line with an assert
     lines: int = 0
     chain: int = 0
     is_linked: bool = False
-    in_worker: bool = False  # the block is one of a worker, told by its parent
+    in_worker: bool = False  # the traceback of a worker, reported by its parent
     is_secondary: bool = False  # raised in a destructor or a thread: it ended no process
     indented: bool = False
     result: Fact | None = None
@@ -62,7 +62,7 @@ class _Channel:
 
 
 class Tracebacks:
-    """Takes lines, gives an exception for each block; ranks may be mixed."""
+    """Reads lines, returns an exception for each block; ranks may be mixed."""
 
     def __init__(self) -> None:
         self._channels: dict[_Key, _Channel] = {}
@@ -73,11 +73,11 @@ class Tracebacks:
 
     @property
     def open(self) -> bool:
-        """Whether some block still waits for its end."""
+        """Whether any block is incomplete."""
         return bool(self._active)
 
     def add_line(self, line: Line, number: int) -> bool:
-        """Take a line; True if it is part of a block and tells nothing by itself."""
+        """Read a line; True if it is part of a block and has no meaning of its own."""
         key = (line.rank, line.node)
         channel = self._channels.get(key)
         if HEADER in line.text:
@@ -105,14 +105,14 @@ class Tracebacks:
         return completed_facts
 
     def flush(self) -> list[Fact]:
-        """At the end of a log: every exception, complete or not."""
+        """All exceptions at the end of a log, complete or not."""
         for channel in self._channels.values():
             self._finish(channel)
         self._active.clear()
         return self.completed()
 
     def _limit_open_blocks(self) -> None:
-        """A rank may die in the middle of its last words: do not wait for ever."""
+        """Bounded wait: a rank may die while it writes a traceback."""
         self._waited_lines = self._waited_lines + 1 if self._active else 0
         if self._waited_lines > MAX_OPEN_LINES:
             for key in self._active:
@@ -156,7 +156,7 @@ class Tracebacks:
             return True
         channel.open = False
         message = (exception["message"] or "").strip()
-        if not message and exception["kind"] == "AssertionError":  # what it asserted is its message
+        if not message and exception["kind"] == "AssertionError":  # the assertion is its message
             message = channel.source
             text = f"AssertionError: {message}"
         channel.missing_lines = MAX_MESSAGE_LINES if not message or message.endswith(":") else 0
@@ -201,7 +201,7 @@ def is_part(text: str) -> bool:
 
 
 def looks_raised(text: str) -> bool:
-    """Whether a line has the form of an exception's last line, without its traceback."""
+    """Whether a line looks like the last line of a traceback."""
     return _ALONE.match(text) is not None
 
 
@@ -217,9 +217,9 @@ def _is_exception_name(kind: str, indented: bool) -> bool:
 
 
 def _strip_prefix(prefix: str, text: str) -> str:
-    """The line without what it has in common with the words before the block's header.
+    """The line without what it has in common with the text before the block's header.
 
-    Digits may differ; less than a word and a mark behind it is no prefix.
+    Digits may differ; less than a word and a separator after it is not a prefix.
     """
     if not prefix:
         return text

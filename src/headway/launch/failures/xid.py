@@ -12,43 +12,20 @@ _LINE = re.compile(
     r"|\b[Xx][Ii][Dd](?: ?(?:error|code|event|errors))?[ :=#]+(?P<other>\d{1,3})\b"
 )
 # Memory, links, bus, the GPU's own processors, its power: the board is at fault.
-HARDWARE = frozenset(
-    {
-        46,
-        48,
-        54,
-        56,
-        57,
-        58,
-        61,
-        62,
-        64,
-        74,
-        79,
-        81,
-        88,
-        95,
-        109,
-        110,
-        119,
-        120,
-        121,
-        122,
-        123,
-        136,
-        140,
-    }
-    | {142, 143, 144, 145, 146, 147, 148, 149, 150, 151, 154, 155, 156, 157, 158, 160, 161}
-)
-CONTAINED = 94  # an ECC error that was contained: only the application dies, but of the hardware
+HARDWARE = frozenset({
+    46, 48, 54, 56, 57, 58, 61, 62, 64, 74, 79, 81, 88, 95, 109, 110, 119, 120,
+    121, 122, 123, 136, 140, 142, 143, 144, 145, 146, 147, 148, 149, 150, 151, 154, 155, 156,
+    157, 158, 160, 161,
+})  # fmt: skip
+CONTAINED = 94  # a contained ECC error: only the application dies, but the hardware is at fault
 APPLICATION = frozenset({13, 31, 32, 68, 69})
-SECONDARY = frozenset({43, 45})  # the channel of a process that has died, or is being killed
-IGNORED = frozenset({63, 92})  # rows remapped, single-bit errors: no failure by themselves
-MANY_PROCESSES = 3  # processes on one GPU: then it is the GPU's fault, not theirs
+SECONDARY = frozenset({43, 45})  # the channel of a process that has died or is being killed
+IGNORED = frozenset({63, 92})  # rows remapped, single-bit errors: not a failure on their own
+MANY_PROCESSES = 3  # with so many processes on one GPU the GPU is at fault, not the processes
 
 
 class Xid(NamedTuple):
-    """One line of the driver."""
+    """One Xid line of the driver."""
 
     number: int
     gpu: str
@@ -56,7 +33,7 @@ class Xid(NamedTuple):
 
 
 def parse(text: str) -> Xid | None:
-    """The Xid that a line tells, if any."""
+    """The Xid in a line, if any."""
     match = _LINE.search(text)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a process and its children do anything: CPU time, bytes, completed waits."""
+"""Whether a process and its children are active: CPU time, bytes, completed waits."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 from headway.launch import processes
 
-BUSY_CORES = 0.1  # below this share of a core nobody works, but a watchdog may tick
-BUSY_BYTES = 100_000  # a second by `read` and `write`: files, pipes and TLS
-BUSY_WAITS = 200  # waits a second that came to an end: traffic of a network, which is no file's
+BUSY_CORES = 0.1  # share of a core; less may be a watchdog
+BUSY_BYTES = 100_000  # per second by `read` and `write`: files, pipes and TLS
+BUSY_WAITS = 200  # completed waits per second: network traffic that is not counted as bytes
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """CPU seconds, bytes and waits of every process of a tree, at one moment."""
+    """CPU seconds, bytes and waits of every process of a tree at one time."""
 
     at: float
     used: dict[int, tuple[float, int, int]]
 
 
 def sample(pid: int, at: float, table: dict[int, processes.ProcInfo] | None = None) -> Sample:
-    """Look at a process and all below it."""
+    """Measure a process and all its descendants."""
     used = {}
     for member in {pid, *processes.descendants(pid, table)}:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -55,18 +55,18 @@ def _waits(pid: int) -> int:
 
 
 def busy(earlier: Sample, later: Sample) -> bool:
-    """Whether somebody of that tree worked between two samples."""
+    """Whether any process of that tree worked between two samples."""
     cpu, moved, waits = _rates(earlier, later)
     return cpu >= BUSY_CORES or moved >= BUSY_BYTES or waits >= BUSY_WAITS
 
 
 def moves(earlier: Sample, later: Sample) -> bool:
-    """Whether it read, wrote or started processes: a wait for a device does none of that."""
+    """Whether it read, wrote or started processes, which a wait for a device does not."""
     return _rates(earlier, later)[1] >= BUSY_BYTES
 
 
 def _rates(earlier: Sample, later: Sample) -> tuple[float, float, float]:
-    """CPU seconds, bytes and waits by the second; without end where it starts processes."""
+    """CPU seconds, bytes and waits per second; infinite if it started processes."""
     seconds = later.at - earlier.at
     if seconds <= 0 or later.used.keys() - earlier.used.keys():
         return math.inf, math.inf, math.inf
@@ -78,7 +78,7 @@ def _rates(earlier: Sample, later: Sample) -> tuple[float, float, float]:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a signal has stopped it, and no debugger."""
+    """Whether a signal has stopped it, and not a debugger."""
     try:
         return processes.process_info(pid).state == "T" and not traced(pid)
     except (OSError, ValueError, IndexError):
@@ -86,7 +86,7 @@ def stopped(pid: int) -> bool:
 
 
 def traced(pid: int) -> bool:
-    """Whether a debugger holds it, or it waits for a person at its prompt."""
+    """Whether a debugger is attached, or it waits for input at a terminal."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
@@ -104,11 +104,11 @@ def traced(pid: int) -> bool:
 
 
 def replaced(pid: int, page: str) -> bool:
-    """Whether it has run another program in its place: the page that it recorded to is unmapped."""
+    """Whether it has executed another program: the page that it recorded to is no longer mapped."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             maps = file.read()
-    except OSError:  # it may not be looked at
+    except OSError:  # not permitted
         return False
     # A process that is ending has no maps.
     return bool(maps) and os.path.exists(page) and os.path.basename(page).encode() not in maps

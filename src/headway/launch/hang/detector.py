@@ -1,11 +1,11 @@
 """Detect hung jobs: called in each round of the process watch, it counts silence.
 
 Ranks wait for each other: while one of them has a reason to take long, here or on another node, the
-others are well. So a job hangs when all its ranks are late, or when one is late that the others do
-not wait for.
+others are healthy. So a job hangs when all its ranks are late, or when one is late that the others
+do not wait for.
 
 Silence is counted in rounds, not by the clock: a launcher that was stopped itself, or a laptop that
-slept, has not watched anybody.
+was suspended, has watched nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from headway.launch.hang.limits import STOPPED_S, StepTimingStats
 from headway.launch.process_watch import ProcessWatch
 from headway.launch.rank_tail import RankTail
 
-ROUND_S = 0.5  # no round counts for more
-CONFIRM_S = 2.0  # between two looks at the stacks
-BUSY_FACTOR = 10.0  # a rank that works, at one place, is given so much longer
-NON_TRAINER_STEPS = 10  # steps of the others, after which a rank without any is no trainer
+ROUND_S = 0.5  # a longer round counts as this
+CONFIRM_S = 2.0  # between two reads of the stacks
+BUSY_FACTOR = 10.0  # a rank that works in one place gets its limit times this
+NON_TRAINER_STEPS = 10  # steps of the others after which a rank without a step does not train
 DEVICE_FACTOR = 2.0  # the same with a GPU, where waiting looks like work, unless bytes are moved
 
 
 class Hang(NamedTuple):
-    """What was found."""
+    """A detected hang."""
 
-    rank: int | None  # the one that is behind, if that can be told
+    rank: int | None  # the rank that is behind, if known
     evidence: str
     silent_s: float
     limit_s: float
@@ -41,7 +41,7 @@ class Hang(NamedTuple):
 
 @dataclass
 class _Rank:
-    """One rank under watch."""
+    """State of one rank."""
 
     steps: int = 0
     last_step: int = 0
@@ -49,12 +49,12 @@ class _Rank:
     since_start: float = 0.0
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=120))
     next_sample: float = 1.0
-    limit_factor: float = 1.0  # grows when a look at its stacks showed that it moves
-    replaced: bool = False  # by another program, which records nothing here
+    limit_factor: float = 1.0  # grows when its stacks show that it moves
+    replaced: bool = False  # by another program, which does not record here
 
 
 class HangDetector:
-    """Tells of a hang once per silence."""
+    """Reports a hang once per silence."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class HangDetector:
         report: Callable[[Hang], None],
         vote_hang: Callable[[bool], bool] = lambda late: late,
     ) -> None:
-        """`all_late` is told whether this node's ranks are, and says whether those of all are."""
+        """`vote_hang` gets whether this node's ranks are late; returns whether all ranks are."""
         self.folder = folder
         self.timing = timing
         self.report = report
         self.vote_hang = vote_hang
         self._ranks: dict[RankTail, _Rank] = {}
         self._last_ns = 0
-        self._first_stacks: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
+        self._first_stacks: dict[int, tuple[str, ...]] = {}  # the first read of the stacks, by pid
         self._next_look_s = 0.0
         self._reported = False
 
     def round(self, watch: ProcessWatch) -> None:
-        """One look at all ranks of this host."""
+        """Check all ranks of this host."""
         t = now()
         elapsed = min((t - self._last_ns) / 1e9, ROUND_S) if self._last_ns else 0.0
         self._last_ns = t
@@ -87,7 +87,7 @@ class HangDetector:
         alive = self._trainers([p for p in alive if not self._ranks[p].replaced])
         late = [p for p in alive if self._is_late(p)]
         if any(p.died is not None and p.failed for p in ranks):
-            late = []  # that is another matter, and its agent's
+            late = []  # a rank has failed, which its agent handles
         if not late or self._is_waited_for(late, alive):
             self._first_stacks, self._reported = {}, False
             self.vote_hang(False)
@@ -98,12 +98,12 @@ class HangDetector:
         return any(rank.silent_s >= rank.next_sample for rank in self._ranks.values())
 
     def _trainers(self, alive: list[RankTail]) -> list[RankTail]:
-        """Without those that never step by design: actors, evaluators, parameter servers."""
+        """The ranks without those that do not train: actors, evaluators, parameter servers."""
         max_steps = max((self._ranks[p].steps for p in alive), default=0)
         return [p for p in alive if self._ranks[p].steps or max_steps < NON_TRAINER_STEPS]
 
     def _is_waited_for(self, late: list[RankTail], alive: list[RankTail]) -> bool:
-        """Whether another rank is not late yet, and has not stepped on by itself either."""
+        """Whether another rank is not late yet and has not stepped on alone either."""
         silence = min(self._ranks[p].silent_s for p in late)
         stopped = any(activity.stopped(p.pid) for p in late)
         return not stopped and any(
@@ -139,7 +139,7 @@ class HangDetector:
         return self.timing.limit(rank.steps > 0, inside) * rank.limit_factor
 
     def _is_late(self, process: RankTail) -> bool:
-        """Silent for too long, and not for a reason that can be seen from outside."""
+        """Silent for too long without a reason that is visible from outside."""
         rank, limit = self._ranks[process], self._limit(process)
         if rank.silent_s < STOPPED_S or activity.traced(process.pid):
             return False
@@ -155,14 +155,14 @@ class HangDetector:
         return rank.silent_s >= (DEVICE_FACTOR if slow else BUSY_FACTOR) * limit
 
     def _samples(self, rank: _Rank, limit: float) -> tuple[Sample, Sample] | None:
-        """The first and the last one of the later half of the time it was given."""
+        """The first and the last sample of the later half of its limit."""
         if len(rank.samples) < 2:
             return None
         last = rank.samples[-1]
         return next(s for s in rank.samples if last.at - s.at <= max(limit / 2, 2.0)), last
 
     def _confirm(self, late: list[RankTail], alive: list[RankTail], elapsed: float) -> None:
-        """Look at the stacks twice; who stands at the same place both times hangs."""
+        """Read the stacks twice; a rank that is at the same place both times hangs."""
         stopped = [p for p in late if activity.stopped(p.pid)]
         if stopped:
             self._report(stopped[0], late, alive, "it is stopped by a signal (SIGSTOP)")
@@ -223,7 +223,7 @@ class HangDetector:
 
 
 def _missing_stacks_text(process: RankTail) -> str:
-    """What can be said of a process that gives no stacks."""
+    """The text for a process without stacks."""
     try:
         return f"no stacks: the process is in state {processes.process_info(process.pid).state}\n"
     except (OSError, ValueError, IndexError):

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from headway.stats import percentile
 
-FLOOR_S = 120.0  # no shorter silence is a hang: what follows the steps is seen only once
+FLOOR_S = 120.0  # a shorter silence is never a hang: what follows the steps happens only once
 STOPPED_S = 3.0  # the same for a process that a signal has stopped
-SPAN_FLOOR_S = 120.0  # inside a save, a compile and the like
-UNSEEN_S = 600.0  # for the first of a kind: nothing is known of it yet
-START_S = 300.0  # before the first step, where no earlier attempt tells
+SPAN_FLOOR_S = 120.0  # inside a save, a compile and similar spans
+UNSEEN_S = 600.0  # for the first span of a kind, of which nothing is known yet
+START_S = 300.0  # before the first step, if there is no earlier attempt
 OVER_GAPS = 5.0  # times the 99th percentile of the time between steps
-OVER_LONGEST = 2.0  # times the longest that was ever seen
+OVER_LONGEST = 2.0  # times the longest time between steps so far
 OVER_SPANS = 3.0
-# What a rank may be in for long, with no step, and be well.
+# Spans in which a healthy rank may make no step for long.
 LONG_SPANS = frozenset(
     {
         "checkpoint_save",
@@ -38,27 +38,27 @@ LONG_SPANS = frozenset(
 
 @dataclass
 class StepTimingStats:
-    """What is known of the job's rhythm, over its attempts."""
+    """What is known about the step times of the job, over its attempts."""
 
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     longest_gap: float = 0.0
-    longest: dict[str, float] = field(default_factory=dict)  # seconds, by the name of the span
-    longest_start: float = 0.0  # the longest way to a first step
+    longest: dict[str, float] = field(default_factory=dict)  # seconds, by name of the span
+    longest_start: float = 0.0  # seconds; the longest start up to a first step
     floor: float = FLOOR_S
 
     def add_gap(self, seconds: float, steps: int = 1) -> None:
-        """So long from one step to the next."""
+        """Add the time from one step to the next."""
         self.gaps.append(seconds / max(steps, 1))
         if steps == 1:
             self.longest_gap = max(self.longest_gap, seconds)
 
     def add_spans(self, longest: Mapping[str, int]) -> None:
-        """The longest of each kind that a rank has been through."""
+        """Add the longest span of each kind of a rank."""
         for name, ns in longest.items():
             self.longest[name] = max(self.longest.get(name, 0.0), ns / 1e9)
 
     def limit(self, stepped: bool, inside: Iterable[str]) -> float:
-        """Seconds of silence that are still well, for a rank that is inside these spans."""
+        """Seconds of silence that are still healthy for a rank inside these spans."""
         kinds = [name for name in inside if name in LONG_SPANS]
         limits = [self._between_steps() if stepped else self._before_steps()]
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""Ask processes for their stacks from outside, and compare the places where ranks stand."""
+"""Request the stacks of processes from outside, and compare where ranks are."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headway.probe.stacks import MEMFD_NAME
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')
 _DEBUGGERS = ("pdb.py:", "bdb.py:", "debugpy/", "pydevd", "IPython/")
 POLL_S = 0.02
-UNCHANGED_LOOKS = 3  # looks, after which an answer is complete
-_COLLECTIVE_PATHS = ("/torch/distributed/", "/torch/autograd/")  # where a collective is waited for
+UNCHANGED_LOOKS = 3  # reads without a change after which an answer is complete
+_COLLECTIVE_PATHS = ("/torch/distributed/", "/torch/autograd/")  # where ranks wait for a collective
 
 
 @dataclass
 class _Answer:
-    """What a process has written since it was asked."""
+    """What a process has written since the request."""
 
     pid: int
     file: BinaryIO
-    begin: int  # where it writes from
+    begin: int  # where it starts to write
     text: bytes = b""
-    unchanged: int = 0  # looks in a row
+    unchanged: int = 0  # reads in a row
 
     def look(self) -> bool:
-        """Whether it is complete: something came, and nothing more for a moment."""
+        """Read the answer; return whether it is complete: not empty, and unchanged for a moment."""
         self.file.seek(self.begin)
         text = self.file.read()
         self.unchanged = self.unchanged + 1 if text and text == self.text else 0
@@ -41,9 +41,9 @@ class _Answer:
 
 
 def dump(processes: Sequence[RankTail], limit_s: float = 1.0) -> dict[int, str]:
-    """All stacks of each process now, by its pid; nothing of one that cannot be asked.
+    """The stacks of each process by pid; empty for a process that cannot be asked.
 
-    All are asked before the first answer is read, so that many take no longer than one.
+    All requests are sent before the first answer is read, so that many take no longer than one.
     """
     with contextlib.ExitStack() as files:
         answers = [answer for process in processes if (answer := _ask(process, files))]
@@ -61,7 +61,7 @@ def _ask(process: RankTail, files: contextlib.ExitStack) -> _Answer | None:
     number, fd = process.stacks
     path = f"/proc/{process.pid}/fd/{fd}"
     try:
-        if MEMFD_NAME not in os.readlink(path):  # the job has closed it, and reused the number
+        if MEMFD_NAME not in os.readlink(path):  # the job has closed it and reused the number
             return None
         file = files.enter_context(open(path, "rb"))  # noqa: SIM115
         begin = file.seek(0, os.SEEK_END)
@@ -74,7 +74,7 @@ def _ask(process: RankTail, files: contextlib.ExitStack) -> _Answer | None:
 def _is_complete(answer: _Answer) -> bool:
     try:
         return answer.look()
-    except OSError:  # it is gone
+    except OSError:  # it has ended
         return True
 
 
@@ -86,11 +86,11 @@ def main_thread(text: str) -> tuple[str, ...]:
             blocks.append([])
         elif blocks and (frame := _FRAME.match(line)):
             blocks[-1].append(f"{frame['file']}:{frame['line']} in {frame['name']}")
-    return tuple(blocks[-1]) if blocks else ()  # it is the oldest thread, and comes last
+    return tuple(blocks[-1]) if blocks else ()  # the main thread is the oldest and comes last
 
 
 def where(frames: tuple[str, ...]) -> str:
-    """The innermost frame of the user's own code, or the innermost of all."""
+    """The innermost frame of the user's code, or the innermost frame."""
     for frame in frames:
         if "-packages/" not in frame and "/lib/python" not in frame:
             return frame
@@ -98,12 +98,12 @@ def where(frames: tuple[str, ...]) -> str:
 
 
 def in_debugger(frames: tuple[str, ...]) -> bool:
-    """Whether a person stands at a prompt there."""
+    """Whether a user is at a debugger prompt there."""
     return any(f"/{name}" in frame for frame in frames for name in _DEBUGGERS)
 
 
 def odd_one_out(stacks: Mapping[int, tuple[str, ...]]) -> int | None:
-    """The rank that stands elsewhere than all others; None if there is no such one."""
+    """The rank that is at another place than all others; None if there is no such rank."""
     if len(stacks) < 2:
         return None
     places = {rank: where(frames) for rank, frames in stacks.items()}
@@ -124,7 +124,7 @@ def _not_in_a_collective(stacks: Mapping[int, tuple[str, ...]]) -> int | None:
 
 
 def save(folder: str, name: str, text: str) -> str:
-    """Keep a dump in the run folder; where it is."""
+    """Write a dump to the run folder; return its path."""
     path = os.path.join(folder, name)
     with contextlib.suppress(OSError):
         os.makedirs(folder, exist_ok=True)
