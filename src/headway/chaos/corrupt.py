@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-MIN_BYTES = 1024  # bytes; what is smaller is no checkpoint, but a note beside one
+MIN_BYTES = 1024  # bytes; a smaller file is not a checkpoint but metadata
 UNFINISHED = (".tmp", ".partial")
 
 
@@ -23,9 +23,9 @@ def newest_checkpoint(folder: str) -> str | None:
 
 
 def damage_file(path: str, how: str) -> None:
-    """One byte flipped in the middle, the second half cut off, or all of it zeros.
+    """Flip one byte in the middle, cut off the second half, or fill the file with zeros.
 
-    Its time of change stays: a disk that loses bits tells nobody.
+    The modification time stays: a disk that corrupts data does not change it either.
     """
     before = os.stat(path)
     with open(path, "r+b") as file:
@@ -52,7 +52,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _changed_at(entry: os.DirEntry[str]) -> int:
-    """When a file that may be a checkpoint, or one in that folder, was changed; 0 if none is."""
+    """Modification time of a checkpoint, or of the newest one in a folder; 0 if there is none."""
     if entry.is_dir(follow_symlinks=False):
         return max(map(_changed_at, _entries(entry.path)), default=0)
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.launch.run_folder import RunFolder
 
 
-# What a rank needs to know of a fault of its own, besides who and when.
+# What a rank needs to know about its own fault in addition to target and moment.
 _ORDER_KEYS = {
     "raise": ("exception",),
     "disk": ("path", "mode", "delay_s", "errno", "for_s"),
@@ -53,7 +53,7 @@ class FaultInjector:
     # -- attempts -----------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt) -> None:
-        """An attempt is about to start: what comes before it, and what its ranks have to do."""
+        """Plan the faults of an attempt, before it starts, and pass their orders to its ranks."""
         self._attempt = attempt
         self._start_ns = now()
         lines = [{"kind": fault.kind, "planned": fault.text} for fault in self.plan.faults]
@@ -83,12 +83,12 @@ class FaultInjector:
                 self._guarded(self._inject_due, moment, attempt.watch)
 
     def round(self, watch: ProcessWatch) -> None:
-        """Called ten times a second while the attempt runs."""
+        """Called ten times per second while the attempt runs."""
         self._guarded(self._answer_ranks, watch)
         self._guarded(self._look_at_clock, watch)
 
     def end(self) -> None:
-        """The attempt is over: whatever is cut or stopped is put back, the rest is dropped."""
+        """Restore what is cut or stopped, and drop everything else, after the attempt."""
         for _, call, restores in self._scheduled:
             if restores:
                 self._guarded(call)
@@ -125,7 +125,7 @@ class FaultInjector:
                 entry[1]()
 
     def _inject_due(self, moment: Moment, watch: ProcessWatch) -> bool:
-        """The moment has come; False while that which it is to hit is not there."""
+        """Inject a fault that is due; False while its target does not exist."""
         fault = moment.fault
         if fault.node not in (None, self.host):
             return True
@@ -140,14 +140,14 @@ class FaultInjector:
         return True
 
     def _answer_ranks(self, watch: ProcessWatch) -> None:
-        """Ranks that hold still for us, and those that did something which we must follow up."""
+        """Act for ranks that wait for the launcher, and follow up faults that ranks injected."""
         for name in watch.journal_files - self._answered:
             claim = claims.parse_claim(name, self.plan.mark)
             if claim is None:
                 continue
             content = claims.read_claim(self.folder, name)
             if not content:
-                continue  # it is being written
+                continue  # incomplete
             self._answered.add(name)
             if content.get("by") == "launcher" or content.get("host") != self.host:
                 continue
@@ -162,7 +162,7 @@ class FaultInjector:
                 claims.mark_done(self.folder, name)
 
     def _targets(self, fault: Fault, draw: float | None, watch: ProcessWatch) -> set[int] | None:
-        """The processes that a fault hits; None while they are not there."""
+        """The processes that a fault hits; None while they do not exist."""
         alive = [p for p in list(watch.processes.values()) if p.died is None]
         if fault.who in ("launcher", "file", "device"):
             return set()
@@ -182,7 +182,7 @@ class FaultInjector:
         below = processes.descendants(os.getpid(), table) - helpers
         return processes.still_running(below | self._attempt.watch.recording())
 
-    # -- acts ---------------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------
 
     def _inject(
         self,
@@ -193,7 +193,7 @@ class FaultInjector:
         watch: ProcessWatch,
         step: int | None = None,
     ) -> None:
-        """The fault itself; its line in the journal first."""
+        """Record the fault in the journal, then inject it."""
         _, key = claims.parse_claim(name, self.plan.mark) or (0, "")
         fields: dict[str, Any] = {"key": key} if step is None else {"key": key, "step": step}
         path: str | None = None
@@ -220,7 +220,7 @@ class FaultInjector:
         self._follow_up(fault, pids)
 
     def _follow_up(self, fault: Fault, pids: set[int]) -> None:
-        """What comes after it: the grace period is over, or the fault is."""
+        """Schedule what follows: the end of the grace period, or of the fault."""
         if fault.kind == "terminate":
             self._schedule_later(
                 fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False
@@ -258,7 +258,7 @@ class FaultInjector:
         return f"rank {fault.who}" if isinstance(fault.who, int) else fault.who
 
     def _guarded(self, call: Callable[..., object], *args: Any) -> None:
-        """A fault of ours is noted: the watch goes on, and so does the job."""
+        """An internal error is recorded; the watch and the job continue."""
         try:
             call(*args)
         except Exception as error:
@@ -268,7 +268,7 @@ class FaultInjector:
 
 
 def _order(fault: Fault) -> dict[str, Any]:
-    """A fault as the ranks read it; where the launcher acts, one of them holds still for it."""
+    """A fault as the ranks read it; where the launcher acts, one of them waits for it."""
     order: dict[str, Any] = {
         "fault": fault.number,
         "kind": fault.kind if fault.by_rank else "hold",
@@ -295,7 +295,7 @@ def _send_signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _occurrence(key: str) -> int:
-    """Which occurrence of a recurring fault it was."""
+    """The number of the occurrence of a recurring fault."""
     return int(key[1:]) if key[1:].isdecimal() else 0
 
 
@@ -305,7 +305,7 @@ def _world_size(ranks: list[RankTail]) -> int:
 
 
 def _claimed_keys(names: Iterable[str], mark: str) -> dict[int, frozenset[str]]:
-    """The occurrences that were taken, by the number of the fault."""
+    """The claimed occurrences, by fault number."""
     found: dict[int, set[str]] = {}
     for name in names:
         parts = claims.parse_claim(name, mark)

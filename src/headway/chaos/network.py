@@ -1,6 +1,6 @@
 """Cut a network device of this node's network namespace, and restore it.
 
-Same call to the kernel as `ip link set DEVICE down`, so that no tool is needed for it.
+The same kernel call as `ip link set DEVICE down`, so that no tool is required.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REQUEST = struct.Struct("16sH14x")  # struct ifreq: the name, then the flags
 
 
 def unusable_reason(device: str) -> str:
-    """Why that device cannot be cut here, in a sentence; nothing if it can."""
+    """Why that device cannot be cut here; empty if it can."""
     devices = sorted(name for _, name in socket.if_nameindex())
     if device not in devices:
         return f"there is no network device {device!r}; there are {', '.join(devices) or 'none'}"
@@ -28,12 +28,12 @@ def unusable_reason(device: str) -> str:
 
 
 def down(device: str) -> None:
-    """What goes out there is lost from now on, as when a cable is pulled."""
+    """Packets through the device are lost from now on, as with an unplugged cable."""
     _set(device, up=False)
 
 
 def up(device: str) -> None:
-    """Its addresses are still there; the routes of its own subnets come back with it."""
+    """Its addresses are unchanged; the routes of its own subnets are restored with it."""
     _set(device, up=True)
 
 

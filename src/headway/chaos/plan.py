@@ -1,6 +1,6 @@
 """Fault plans: parsed from a file or one line, checked in full before a job starts, shown as text.
 
-The short form for quick use: `kill rank=1 step=30; seed=7`.
+The short form: `kill rank=1 step=30; seed=7`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway.errors import UsageError
 
 MOMENT_KEYS = ("at_step", "after_s", "every_s", "steps_between", "when")
 SHARED_KEYS = ("kind", *MOMENT_KEYS, "attempt", "times", "node")
-# Each kind with the keys of its own; those with a star must be given.
+# The keys of each kind; those with a star are required.
 KINDS: dict[str, tuple[str, ...]] = {
     "kill": ("who*",),
     "terminate": ("who", "grace_s"),
@@ -33,18 +33,19 @@ KINDS: dict[str, tuple[str, ...]] = {
     "network": ("device*", "for_s"),
     "data": ("who", "delay_s*", "for_s"),
 }
-RANK_KINDS = ("raise", "disk", "data")  # always done by the rank itself
+RANK_KINDS = ("raise", "disk", "data")  # always injected by the rank itself
 DISK_MODES = ("slow", "fail", "full")
 CORRUPTIONS = ("flip", "truncate", "zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One table of a plan. Exactly one of the five ways to say when is set."""
+    """One table of a plan. Exactly one of the five keys for the moment is set."""
 
-    number: int  # its place in the plan, from 1 on
+    number: int  # its position in the plan, starting at 1
     kind: str
-    who: int | str  # a rank, or agent, all, random; launcher, file, device where that is it
+    # A rank, or agent, all, random; launcher, file or device for kinds without a target.
+    who: int | str
     at_step: int | None = None
     after_s: float | None = None
     every_s: float | None = None
@@ -65,46 +66,46 @@ class Fault:
 
     @property
     def by_step(self) -> bool:
-        """It comes at a step, so a rank has to tell when that is."""
+        """Whether it happens at a step, which a rank has to report."""
         return self.at_step is not None or self.steps_between is not None
 
     @property
     def recurring(self) -> bool:
-        """It comes again and again, at distances that are drawn."""
+        """Whether it happens repeatedly, at random intervals."""
         return self.every_s is not None or self.steps_between is not None
 
     @property
     def by_rank(self) -> bool:
-        """The rank does it to itself: nobody else is there at the very step."""
+        """Whether the rank injects it itself, as only the rank is at the exact step."""
         if self.kind in RANK_KINDS:
             return True
         return self.by_step and (type(self.who) is int or self.who == "random")
 
     @property
     def text(self) -> str:
-        """In words, for the journal and the report."""
+        """The fault in words, for the journal and the report."""
         return describe_fault(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Everything that is to go wrong; the same seed gives the same faults at the same moments."""
+    """All planned faults; the same seed gives the same faults at the same moments."""
 
     seed: int = 0
     faults: tuple[Fault, ...] = ()
 
     @property
     def mark(self) -> str:
-        """Tells this plan from another one of the same run."""
+        """Distinguishes this plan from another plan of the same run."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
 
 
 def read_plan(text: str) -> FaultPlan:
-    """The plan in a TOML or JSON file of that name, or written out in one line."""
+    """Read a plan from a TOML or JSON file, or from one line."""
     path = Path(text)
     try:
         is_file = path.is_file()
-    except (OSError, ValueError):  # too long for a name
+    except (OSError, ValueError):  # too long for a file name
         is_file = False
     if is_file:
         return parse_plan(_read_file(path), text)
@@ -131,7 +132,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
-    """A plan from the content of its file; one sentence for the first thing that is wrong."""
+    """Parse the content of a plan file; UsageError for the first invalid value."""
     for key in data:
         if key not in ("seed", "fault"):
             raise UsageError(
@@ -159,7 +160,7 @@ def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
 
 
 class _FaultTable:
-    """One [[fault]] as it was written."""
+    """One [[fault]] table as it was written."""
 
     def __init__(self, table: dict[str, Any], number: int, where: str) -> None:
         self.table = table
@@ -205,7 +206,7 @@ class _FaultTable:
                     key=key[:-1],
                 )
 
-    # -- who and when -------------------------------------------------------------------------
+    # -- target and moment ----------------------------------------------------------------------
 
     def _who(self, kind: str) -> int | str:
         if kind in ("corrupt", "network"):
@@ -266,7 +267,7 @@ class _FaultTable:
             read["node"] = self._text("node", "the name of a host")
         return read
 
-    # -- what is special to a kind ------------------------------------------------------------
+    # -- details of a kind ----------------------------------------------------------------------
 
     def _details(self, kind: str) -> dict[str, Any]:
         read: dict[str, Any] = {}
@@ -313,7 +314,7 @@ class _FaultTable:
         text = self._text("exception", 'an exception such as "RuntimeError: boom"')
         name, _, message = text.partition(":")
         if "." in name:
-            return text  # of a library; the rank has it or not
+            return text  # of a library, which only the rank can import
         kind = getattr(builtins, name, None)
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             self._reject(
@@ -364,7 +365,7 @@ _EXAMPLES = {
 }
 
 
-# What may be written instead of the name in a file.
+# Short forms of keys.
 SHORT_KEYS = {
     "rank": "who",
     "step": "at_step",
@@ -380,7 +381,7 @@ TEXT_KEYS = ("path", "exception", "device", "node", "mode", "how", "when")
 
 
 def parse_inline_plan(text: str, where: str = "--chaos") -> FaultPlan:
-    """Faults one after the other, with `;` between them."""
+    """Parse faults in one line, separated by `;`."""
     data: dict[str, Any] = {"fault": []}
     for number, words in enumerate(_split_faults(text, where), 1):
         if words[0].startswith("seed=") and len(words) == 1:
@@ -427,7 +428,7 @@ def _split_faults(text: str, where: str) -> list[list[str]]:
 
 
 def _value(key: str, text: str) -> Any:
-    """As a file would have it: a number where it looks like one."""
+    """The value as a file would have it: a number if possible."""
     if key in TEXT_KEYS:
         return text
     if key in LIST_KEYS:
@@ -446,7 +447,7 @@ def _number(text: str) -> Any:
 
 
 def describe_fault(fault: Fault) -> str:
-    """What, whom, when: `kill rank 1 at step 30`."""
+    """A fault in words: `kill rank 1 at step 30`."""
     lasting = "" if fault.for_s is None else f" for {fault.for_s:g} s"
     what = f"{_DESCRIPTIONS[fault.kind](fault)}{lasting}"
     return f"{what} {_describe_moment(fault)}{_describe_limits(fault)}"

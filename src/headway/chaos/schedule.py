@@ -1,7 +1,6 @@
-"""When each fault of a plan is due: pure functions of the plan, its seed and what has happened.
+"""When each fault of a plan is due: pure functions of the plan, its seed and earlier occurrences.
 
-Every fault draws from a random stream of its own, so that one more fault changes nothing for the
-others.
+Every fault has a random stream of its own, so that an additional fault does not change the others.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ from itertools import accumulate
 
 from headway.chaos.plan import Fault, FaultPlan
 
-MAX_OCCURRENCES = 100  # occurrences of one fault that an attempt can have
+MAX_OCCURRENCES = 100  # maximum occurrences of one fault in an attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One fault at one moment of one attempt."""
+    """One fault at one moment of an attempt."""
 
     fault: Fault
-    keys: tuple[str, ...]  # of its occurrences; the first that nobody has claimed is meant
+    keys: tuple[str, ...]  # of its occurrences; the first unclaimed one applies
     step: int | None = None  # of the rank, counted in this attempt
-    after_s: float | None = None  # since this attempt began
-    draw: float | None = None  # which rank, as a share of the world, where that is random
+    after_s: float | None = None  # since the start of this attempt
+    draw: float | None = None  # selects a random rank, as a share of the world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultHistory:
     """What the schedule of an attempt depends on."""
 
-    claimed: Mapping[int, frozenset[str]]  # keys that were taken, by the fault's number
-    earlier: Mapping[int, int]  # how many of a recurring fault came before this launch
-    ran_s: Mapping[int, float]  # seconds that this launch ran, by the fault that counts them
-    steps: Mapping[int, Mapping[int, int]]  # the same for the steps of each rank
+    claimed: Mapping[int, frozenset[str]]  # claimed keys, by fault number
+    earlier: Mapping[int, int]  # occurrences of a recurring fault before this launch
+    ran_s: Mapping[int, float]  # seconds that this launch has run, by fault number
+    steps: Mapping[int, Mapping[int, int]]  # the same in steps of each rank
 
 
 def plan_moments(plan: FaultPlan, attempt: int, history: FaultHistory) -> list[Moment]:
@@ -47,7 +46,7 @@ def plan_moments(plan: FaultPlan, attempt: int, history: FaultHistory) -> list[M
 
 
 def applies_to(fault: Fault, attempt: int) -> bool:
-    """Whether the fault has to do with this attempt at all."""
+    """Whether the fault applies to this attempt."""
     return fault.attempts is None or attempt in fault.attempts
 
 
@@ -75,7 +74,7 @@ def _fault_moments(
 def _recurring(
     fault: Fault, seed: int, taken: frozenset[str], history: FaultHistory
 ) -> Iterator[Moment]:
-    """By rate: counted over the attempts of this launch, as if they were one."""
+    """A recurring fault is counted over all attempts of this launch."""
     earlier = history.earlier.get(fault.number, 0)
     by_time = fault.every_s is not None
     so_far = (
@@ -102,7 +101,7 @@ def _recurring(
 
 
 def due_points(fault: Fault, seed: int) -> Iterator[float]:
-    """Seconds or steps of the run at which a recurring fault comes, one after the other."""
+    """Seconds or steps of the run at which a recurring fault is due."""
     source = random.Random(f"{seed}:{fault.number}:when")
     if fault.every_s is not None:
         mean = fault.every_s
@@ -113,7 +112,7 @@ def due_points(fault: Fault, seed: int) -> Iterator[float]:
 
 
 def _steps_of(fault: Fault, steps: Mapping[int, int]) -> int:
-    """Of the rank itself, or of the run: in training that is in step they are the same."""
+    """Steps of the rank, or of the run, which are the same in synchronous training."""
     if isinstance(fault.who, int):
         return steps.get(fault.who, 0)
     return max(steps.values(), default=0)
@@ -126,12 +125,12 @@ def _draw(fault: Fault, seed: int, key: str) -> float | None:
 
 
 def drawn_rank(draw: float, world: int) -> int:
-    """The rank that a draw means in a world of that size."""
+    """The rank that a draw selects in a world of that size."""
     return int(draw * world)
 
 
 def describe_schedule(plan: FaultPlan) -> Iterator[str]:
-    """The whole schedule in words, as far as it is known before a job runs."""
+    """The schedule in words, as far as it is known before a job runs."""
     nothing = FaultHistory(claimed={}, earlier={}, ran_s={}, steps={})
     for fault in plan.faults:
         yield f"{fault.number}. {fault.text}"

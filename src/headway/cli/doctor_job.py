@@ -1,4 +1,4 @@
-"""The job that `headway doctor` starts: a little of everything that the probe should see."""
+"""The job that `headway doctor` starts: a sample of everything that the probe records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def train(folder: str) -> None:
-    """The job itself, in a folder that vanishes."""
+    """The job itself, in a temporary folder."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
     )

@@ -1,4 +1,4 @@
-"""Write a run to a store while it goes on, in a process of its own that cannot hurt the job."""
+"""Write a run to a store while it is in progress, in a process that cannot affect the job."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from headway.journal.run_files import JOURNAL
 from headway.launch import processes
 
 EVERY_S = 300.0  # between two writes, unless an attempt has ended
-MIN_IDLE_RATIO = 20  # it works at most one part in so many of the time
+MIN_IDLE_RATIO = 20  # it works for at most 1/20 of the time
 POLL_S = 5.0
-MIN_GAP_S = 30.0  # attempts that end faster than that are written together
+MIN_GAP_S = 30.0  # attempts that end faster are written together
 WRITE_LIMIT_S = 600.0  # for one write
-FINAL_WRITE_LIMIT_S = 60.0  # the same at the end: the exit code waits for it
+FINAL_WRITE_LIMIT_S = 60.0  # the same at the end, as the exit code waits for it
 
 
 class StoreIngest:
-    """One for a launch: it is told of nothing, it looks at the folder of the journals."""
+    """Watches the journals folder of one launch and writes the run when it has changed."""
 
     def __init__(self, folder: Path, url: str, log: Callable[[str], object]) -> None:
         self.folder = folder
         self.url = url
-        self._path = str(folder.resolve())  # while the working directory is there
+        self._path = str(folder.resolve())  # while the working directory exists
         self._log = log
         self._has_logged = False
         self._stop = threading.Event()
@@ -37,11 +37,10 @@ class StoreIngest:
         self._thread = threading.Thread(target=self._loop, name="headway-ingest", daemon=True)
 
     def start(self) -> None:
-        """Begin in the background."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Write it once more; what went wrong then is said, and what to type later."""
+        """Write the run once more; log an error with the command that writes it later."""
         self._stop.set()
         while self._thread.is_alive():
             self._end_child()
@@ -75,14 +74,14 @@ class StoreIngest:
                 self._log(with_code(text, code="store-write-failed"))
 
     def _journals(self) -> int:
-        """An attempt has ended when processes of the next one write."""
+        """The number of journals: it grows when the processes of a new attempt start."""
         try:
             return sum(name.endswith(".jsonl") for name in os.listdir(self.folder / JOURNAL))
         except OSError:
             return 0
 
     def _write(self, limit: float) -> str:
-        """What went wrong, in a sentence; empty if nothing did."""
+        """The error as a sentence; empty if there was none."""
         command = [sys.executable, "-m", "headway", "ingest", "--quiet", self._path]
         try:
             with processes.helper_process(
@@ -92,7 +91,7 @@ class StoreIngest:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                start_new_session=True,  # a Ctrl-C is for the job
+                start_new_session=True,  # Ctrl-C is for the job
             ) as child:
                 self._child = child
                 with contextlib.suppress(OSError):
@@ -111,6 +110,6 @@ class StoreIngest:
         )
 
     def _end_child(self) -> None:
-        """What it would write is older than what is written next."""
+        """Kill the current write, as the final one is newer."""
         if self._child is not None and self._child.poll() is None:
             self._child.kill()

@@ -20,13 +20,13 @@ from headway.journal.file_access import file_identity
 from headway.journal.reader import Journal, Span, read_journals
 from headway.launch.run_folder import RunFolder
 
-DCP_METADATA = ".metadata"  # of a folder of DCP
-UNSUPPORTED_FORMATS = ("safetensors",)  # by what a publish cannot begin with
+DCP_METADATA = ".metadata"  # of a DCP folder
+UNSUPPORTED_FORMATS = ("safetensors",)  # formats that cannot be published from
 
 
 @dataclass(frozen=True)
 class SavedCheckpoints:
-    """By how they were written, the last ones first; paths are those where they are now."""
+    """Saved checkpoints by format, newest first; with their current paths."""
 
     stores: tuple[str, ...] = ()  # of Checkpointers
     folders: tuple[str, ...] = ()  # of DCP
@@ -35,7 +35,7 @@ class SavedCheckpoints:
 
 
 def find_saved(folder: Path, host: str) -> SavedCheckpoints:
-    """All saves of a run, in the folder of its journals."""
+    """All saves of a run, from the folder of its journals."""
     journals, _ = read_journals(str(folder))
     first = [journal for journal in journals if journal.rank in (0, None)]
     spans = sorted(_finished_saves(first), key=lambda pair: -pair[0])
@@ -52,7 +52,7 @@ def find_saved(folder: Path, host: str) -> SavedCheckpoints:
 
 
 def _finished_saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
-    """Those that came to their end, and when that was by the wall clock."""
+    """Saves that were completed, with their wall clock time."""
     for journal in journals:
         for span in journal.spans:
             is_unfinished = span.end is None or span.fields.get("error") or span.fields.get("part")
@@ -61,7 +61,7 @@ def _finished_saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
 
 
 def _current_path(span: Span) -> str | None:
-    """Where that save is now: many are written aside, and renamed when they are whole."""
+    """The current path of a save: many are written under another name and then renamed."""
     path, wanted = span.fields.get("path"), span.fields.get("file")
     if not isinstance(path, str) or "://" in path or span.fields.get("what") in UNSUPPORTED_FORMATS:
         return None
@@ -79,8 +79,8 @@ def _current_path(span: Span) -> str | None:
 
 LOCAL, SLURM = "local", "slurm"
 PLACEHOLDERS = ("{anchor}", "{recipe}", "{store}", "{run}", "{command}")
-SUBMIT_S = 60.0  # for sbatch to answer
-# What tells a process which job or rank it is: a publish of its own is neither.
+SUBMIT_S = 60.0  # limit for sbatch
+# Variables that identify a job or rank: a publish process is neither.
 JOB_VARIABLES = (
     "HEADWAY_",
     "SLURM_",
@@ -90,26 +90,26 @@ JOB_VARIABLES = (
     "LOCAL_RANK",
     "WORLD_SIZE",
 )
-_publish_processes: list[subprocess.Popen[bytes]] = []  # or Python warns of them
+_publish_processes: list[subprocess.Popen[bytes]] = []  # else Python warns about them
 
 
 class PublishNotStarted(HeadwayError):
-    """The publish job could not be handed over; one clause says why."""
+    """The publish job could not be started; the message is the reason."""
 
     code = "publish-not-started"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishRequest:
-    """What is published, to where, and by whom."""
+    """What is published, to where, and how."""
 
     recipe: str  # absolute
     store: str  # absolute, or a URL
-    by: tuple[str, ...] = (LOCAL,)  # or slurm and words for sbatch, or a command
+    by: tuple[str, ...] = (LOCAL,)  # or slurm and options of sbatch, or a command
 
 
 def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
-    """From what a user has said; UsageError if nobody can do it."""
+    """Parse the flags of a publish; UsageError if it cannot be started."""
     try:
         words = shlex.split(by)
     except ValueError as error:
@@ -136,7 +136,7 @@ def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
 
 
 def start_publish(request: PublishRequest, anchor: str, run_folder: RunFolder) -> str:
-    """Start it, and return at once; a clause that says where it is, or PublishNotStarted."""
+    """Start the publish and return at once; returns where it runs, or raises PublishNotStarted."""
     folder = _free_folder(run_folder.folder.resolve())
     training = str(run_folder.folder.resolve())
     command = _command(request, anchor, folder, training)
@@ -158,7 +158,7 @@ def start_publish(request: PublishRequest, anchor: str, run_folder: RunFolder) -
 
 
 def _free_folder(training: Path) -> Path:
-    """The folder of the publish's own run: beside that of the training."""
+    """The folder of the publish's own run, next to that of the training."""
     number, folder = 1, training.with_name(f"{training.name}-publish")
     while folder.exists():
         number += 1
@@ -206,12 +206,12 @@ def _fill(word: str, values: Mapping[str, str]) -> str:
 
 
 def _unblock_signals() -> None:
-    """Signals that the launcher holds back are not held back from others."""
+    """The launcher's blocked signals must not be inherited."""
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 def _start_detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
-    """In a session of its own: it lives on when this process, or its terminal, is gone."""
+    """Start in a new session, so that it outlives this process and its terminal."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             command,

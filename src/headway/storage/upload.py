@@ -8,11 +8,11 @@ from pathlib import Path
 from headway.journal.run_files import COMMAND_JSON
 from headway.storage.remote import filesystem
 
-UPLOAD_EVERY_S = 30.0  # seconds between two rounds
+UPLOAD_EVERY_S = 30.0  # seconds between two uploads
 
 
 class RunUploader:
-    """Sends what has changed, every so often and once at the end."""
+    """Uploads changed files periodically and once at the end."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -23,11 +23,10 @@ class RunUploader:
         self._thread = threading.Thread(target=self._loop, name="headway-ship", daemon=True)
 
     def start(self) -> None:
-        """Begin in the background."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Send what is left; `fault` says what could not be sent."""
+        """Upload what is left; `error` says what could not be uploaded."""
         self._stop.set()
         self._thread.join()
         self.send()
@@ -37,15 +36,16 @@ class RunUploader:
             self.send()
 
     def send(self) -> None:
-        """One round: every file that changed since it was last sent."""
+        """Upload every file that has changed since it was last uploaded."""
         try:
             fs, root = filesystem(self.url)
             for path in sorted(self.folder.rglob("*")):
                 if path.name.startswith(".") or path.name == COMMAND_JSON:
-                    continue  # what launchers tell each other; secrets of a command
+                    continue  # messages between launchers; secrets of a command
                 state = path.stat()
                 key = (state.st_size, state.st_mtime_ns)
-                live = path.suffix == ".pulse"  # written through a mapping: its time stands still
+                # Written through a mapping: its modification time does not change.
+                live = path.suffix == ".pulse"
                 if not path.is_file() or (self._sent.get(path) == key and not live):
                     continue
                 remote = f"{root.rstrip('/')}/{path.relative_to(self.folder).as_posix()}"
@@ -53,5 +53,5 @@ class RunUploader:
                 fs.put_file(str(path), remote)
                 self._sent[path] = key
             self.error = ""
-        except Exception as error:  # whatever a remote file system raises: the job goes on
+        except Exception as error:  # whatever a remote file system raises: the job continues
             self.error = f"{type(error).__name__}: {error}"

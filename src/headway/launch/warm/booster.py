@@ -1,6 +1,6 @@
 """Warm starts: a forkserver that has imported what the job imports, and forks its processes.
 
-docs/warm.md describes what is different in such a process.
+docs/warm.md describes how such a process differs from a cold one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headway.launch.warm.compatibility import Compatibility
 from headway.launch.warm.interpreter_command import ColdStartRequired
 from headway.launch.warm.preload_plan import PreloadPlan, WarmState
 
-MAX_FORKSERVERS = 4  # in one launch; one that is killed again and again is not wanted
-ENDED_S = 2.0  # for the kernel to end what waited below a process that has ended
-TORCHRUN_WAIT_S = 60.0  # for what torchrun imports: it would take the job itself as long
+MAX_FORKSERVERS = 4  # in one launch; after that, warm starts are given up
+ENDED_S = 2.0  # for the kernel to end the idle children of a process that has ended
+TORCHRUN_WAIT_S = 60.0  # for the imports of torchrun, which take a cold start as long
 
 
 class WarmStart:
-    """The launcher's side: one zygote, kept over the attempts of a run."""
+    """The launcher's side of warm starts: one forkserver, kept over the attempts of a run."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class WarmStart:
         self.compatibility: Compatibility | None = None
         self._forkserver: ForkserverClient | None = None
         self._plan = PreloadPlan()
-        self._prepared_before = False  # `prepare` was called before
+        self._prepared_before = False  # `prepare` has been called
         self._forkserver_count = 0
-        self._has_worked = False  # an attempt that was forked has made steps
+        self._has_worked = False  # a forked attempt has made steps
         self._cold_next = False
         self._noted: set[str] = set()
         if self.state.off:
@@ -53,14 +53,15 @@ class WarmStart:
                 f"warm starts are off for this run: {self.state.off}", code="warm-starts-off"
             )
 
-    # -- the zygote -----------------------------------------------------------------------
+    # -- the forkserver --------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Start the zygote, if it is known what to import. Returns at once.
+        """Start the forkserver if it is known what to import. Returns at once.
 
-        The first call comes before the first attempt, which is not slowed by a zygote that it will
-        not wait for; that of a new run is for torchrun and its ranks, which all import torch. The
-        next call, when that attempt makes steps, starts the zygote that knows all.
+        The first call comes before the first attempt, which must not be slowed by a forkserver that
+        it will not wait for; in a new run, that forkserver is for torchrun and its ranks, which all
+        import torch. The next call, when that attempt makes steps, starts the forkserver with the
+        full plan.
         """
         is_first_call, self._prepared_before = not self._prepared_before, True
         is_complete = self._forkserver is not None and not self._has_torchrun_plan
@@ -71,7 +72,8 @@ class WarmStart:
             if is_first_call and self._is_torchrun():
                 self._start(preload_plan.TORCHRUN_PLAN)
             return
-        self.state.cold = max(plan.seconds, self.state.cold)  # a warm attempt tells too little
+        # A warm attempt does not show the full cost.
+        self.state.cold = max(plan.seconds, self.state.cold)
         if not is_first_call or self._needed_seconds() < self.state.cold:
             if self._has_torchrun_plan:
                 self._end_forkserver()
@@ -79,7 +81,7 @@ class WarmStart:
 
     @property
     def _has_torchrun_plan(self) -> bool:
-        """Whether there is a zygote that knows what torchrun imports, and no more."""
+        """Whether the forkserver has imported only what torchrun needs."""
         return self._forkserver is not None and self._plan is preload_plan.TORCHRUN_PLAN
 
     def _is_torchrun(self) -> bool:
@@ -89,7 +91,7 @@ class WarmStart:
             return False
 
     def _needed_seconds(self) -> float:
-        """Seconds of work for a zygote, by the last one, or else by what it has to import."""
+        """CPU seconds that a forkserver needs: measured with the last one, or else estimated."""
         return self.state.seconds or self.state.cold
 
     def _start(self, plan: PreloadPlan) -> None:
@@ -106,7 +108,7 @@ class WarmStart:
         return commands.read_command(commands.find_executable(command[0], path), command, path)
 
     def ready(self, wait_s: float = 0) -> bool:
-        """Whether it can fork; waits so long for it."""
+        """Whether the forkserver can fork; waits at most `wait_s` for it."""
         until = time.monotonic() + wait_s
         while self._forkserver is not None and self.compatibility is None:
             try:
@@ -118,8 +120,11 @@ class WarmStart:
         return self.compatibility is not None
 
     def wait_limit_s(self) -> float:
-        """Seconds for which a zygote that still imports is waited for: if it will be done before a
-        cold start has made its imports, in the agent and then in the ranks."""
+        """Seconds to wait for a forkserver that is still importing.
+
+        Zero unless it will be ready before a cold start has finished the imports of the agent and
+        then of the ranks.
+        """
         if self._forkserver is None or self.compatibility is not None:
             return 0.0
         if self._has_torchrun_plan:
@@ -128,7 +133,7 @@ class WarmStart:
         return 1.5 * self.state.cold if remaining <= self.state.cold else 0.0
 
     def _read_report(self, forkserver: ForkserverClient, report: dict[str, Any]) -> None:
-        """The zygote has imported all it could, or it has ended."""
+        """Read the report of a forkserver that has finished its imports or has ended."""
         if not report:
             tail = forkserver.stderr_tail() or "no error output"
             self._give_up(f"the forkserver failed: {tail}", code="zygote-failed")
@@ -136,14 +141,14 @@ class WarmStart:
         has_new_exclusions = report["left_out"] != self.state.left_out
         self.state.left_out, self.state.good = report["left_out"], report["good"]
         if self._has_torchrun_plan:
-            self.state.cold = 2 * report["seconds"]  # by torchrun, and then by its ranks
+            self.state.cold = 2 * report["seconds"]  # by torchrun, then by its ranks
         else:
             self.state.seconds = report["seconds"]
         if not report["fault"]:
             self.compatibility = Compatibility(**report["kit"])
         elif (
             has_new_exclusions and self._forkserver_count < MAX_FORKSERVERS
-        ):  # again, without what was to blame
+        ):  # start again without the modules at fault
             text = f"fewer modules are preloaded: {report['fault']}"
             self._note(text, code="imports-left-out")
             self._end_forkserver()
@@ -154,12 +159,12 @@ class WarmStart:
         self.state.write(self.folder)
 
     def _give_up(self, reason: str, *, code: str) -> None:
-        """For this launch; what is known to be hopeless is in the memory."""
+        """Disable warm starts for this launch; lasting reasons are in the state file."""
         self._forkserver_count = MAX_FORKSERVERS
         self._end_forkserver()
         self._note(f"started cold: {reason}", code=code)
 
-    # -- the job --------------------------------------------------------------------------
+    # -- the job ---------------------------------------------------------------------------------
 
     def spawn(
         self,
@@ -171,7 +176,7 @@ class WarmStart:
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> ChildProcess | None:
-        """The command as a child of this process; None when it must be started cold."""
+        """Fork the command as a child of this process; None if it must be started cold."""
         if self._cold_next or not self.ready():
             self._cold_next = False
             return None
@@ -221,11 +226,11 @@ class WarmStart:
             )
 
     def stepped(self) -> None:
-        """The attempt that was forked has made a step: warm starts work for this job."""
+        """A forked attempt has made a step: warm starts work for this job."""
         self._has_worked = True
 
     def ended_before_step(self) -> None:
-        """It has not: the next one is started cold; all of them, if no warm one ever worked."""
+        """The next start is cold, or all of them if no warm attempt has ever made a step."""
         reason = "a warm attempt ended before its first step"
         self._cold_next = True
         if self._has_worked:
@@ -237,11 +242,11 @@ class WarmStart:
         self._end_forkserver()
 
     def pids(self) -> set[int]:
-        """Processes of ours that are no part of the job."""
+        """Processes of the launcher that do not belong to the job."""
         return {self._forkserver.process.pid} if self._forkserver is not None else set()
 
     def close(self) -> None:
-        """End the zygote; what waits below it, or below a process of the job, ends with it."""
+        """End the forkserver; its idle children, and those of child forkservers, end with it."""
         own = {
             pid
             for pid in processes.descendants(os.getpid())

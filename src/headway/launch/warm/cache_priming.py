@@ -1,8 +1,8 @@
 """Fill caches in the forkserver that every process of the job would fill again.
 
-Answers that depend on nothing but what is installed on this machine, and, without a GPU, one small
-compile: the first compile of a process builds tables that are the same in every process. Whatever
-fails here is worked out by the processes themselves.
+Values that depend only on what is installed on this machine and, without a GPU, one small compile:
+the first compile of a process builds tables that are the same in every process. If something fails
+here, the processes compute it themselves.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-# function -> a module that is loaded only where the job will ask, as its last attempt did
+# function -> a module that is loaded only if the job will call the function, as its last attempt
+# did
 CACHED_FUNCTIONS = {
     "torch._inductor.codecache.torch_key": "torch._inductor.codecache",  # a hash of torch's sources
-    "triton.runtime.cache.triton_key": "triton.runtime.cache",  # and of Triton's
-    "triton.compiler.compiler.triton_key": "triton.compiler.compiler",  # where older ones have it
+    "triton.runtime.cache.triton_key": "triton.runtime.cache",  # a hash of Triton's sources
+    "triton.compiler.compiler.triton_key": "triton.compiler.compiler",  # the same in older versions
     "torch._dynamo.trace_rules.get_torch_obj_rule_map": "torch.utils.cpp_extension",
 }
-# The same, for a job that compiles for the CPU. It compiles and loads a few lines of C++.
+# The same for a job that compiles for the CPU. It compiles and loads a few lines of C++.
 CPU_FUNCTIONS = {"torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch.utils.cpp_extension"}
 
 
 def fill_caches() -> None:
-    """Work them out, where the job will ask."""
+    """Call the functions that the job will call."""
     _fill_inspect()
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -44,8 +45,10 @@ def fill_caches() -> None:
 
 
 def _fill_inspect() -> None:
-    """inspect.stack(), which torchrun calls at each rendezvous, first looks at the files of all
-    modules. Modules that load themselves when they are looked at are left alone here."""
+    """Fill the table of files that inspect.stack() builds; torchrun calls it at each rendezvous.
+
+    Modules that load themselves on access are skipped.
+    """
     files: Any = getattr(inspect, "_filesbymodname", None)
     modules: Any = getattr(inspect, "modulesbyfile", None)
     if not isinstance(files, dict) or not isinstance(modules, dict):
@@ -60,7 +63,7 @@ def _fill_inspect() -> None:
 
 @contextlib.contextmanager
 def _metrics_restored() -> Iterator[None]:
-    """dynamo counts the seconds of some of them as those of a compile."""
+    """Remove the times that dynamo records for these calls as compile times."""
     times: Any = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
     before = set(times)
     yield
@@ -69,12 +72,12 @@ def _metrics_restored() -> Iterator[None]:
 
 
 COMPILER_MODULE = (
-    "torch._inductor.compile_fx"  # loaded only where the job compiled in its last attempt
+    "torch._inductor.compile_fx"  # loaded only if the job compiled in its last attempt
 )
 
 
 def compile_once() -> None:
-    """Compile, and forget that it was done; a fault in it is the job's only if it compiles too."""
+    """Compile a small function once and restore the state; errors are ignored."""
     torch: Any = sys.modules.get("torch")
     if COMPILER_MODULE not in sys.modules or torch.cuda.is_available():
         return
@@ -100,7 +103,7 @@ def _compile() -> None:
 
 @contextlib.contextmanager
 def _state_restored() -> Any:
-    """Random numbers, counters and compiled code as they were; no thread for a progress bar."""
+    """Restore random numbers, counters and compiled code; no thread for a progress bar."""
     import torch
     import torch._dynamo
 

@@ -1,6 +1,6 @@
-"""Turn a forked process into the requested command: everything that Python and its libraries keep.
+"""Turn a forked process into the requested command: the state that Python and its libraries keep.
 
-Thread counts of math libraries are read from the environment at import, so they are set again here.
+Math libraries read their thread counts from the environment at import, so these are set again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNBUFFERED = 2  # _IONBF
 
 
 class InterpreterBaseline:
-    """How the zygote's interpreter was when it had just started, before it imported anything."""
+    """The state of the forkserver's interpreter before it imported anything."""
 
     def __init__(self, modules: set[str]) -> None:
         self.unbuffered = bool(getattr(sys.__stdout__, "write_through", False))
@@ -40,7 +40,7 @@ class InterpreterBaseline:
 def become_command(
     request: SpawnRequest, baseline: InterpreterBaseline, job_env: Mapping[str, str]
 ) -> None:
-    """All but the program itself, which the interpreter runs when it has finished its start."""
+    """Set up everything except the program, which the interpreter runs at the end of its start."""
     invocation = request.invocation
     linux.set_process_name(invocation.comm)
     linux.set_command_line(invocation.argv, request.env)
@@ -63,7 +63,7 @@ def _take_environment(wanted: Mapping[str, str]) -> None:
     for key, value in wanted.items():
         if os.environ.get(key) != value:
             os.environ[key] = value
-    # In the order of the request, as `os.environ` of a fresh interpreter has it.
+    # In the order of the request, as in `os.environ` of a new interpreter.
     data: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
     ordered = {os.fsencode(key): data[os.fsencode(key)] for key in wanted}
     data.clear()
@@ -73,10 +73,10 @@ def _take_environment(wanted: Mapping[str, str]) -> None:
 
 
 def _open_streams(baseline: InterpreterBaseline, unbuffered: bool) -> None:
-    """As the interpreter does it at its start.
+    """Open the standard streams as the interpreter does at its start.
 
-    The stream objects stay the same ones: libraries have kept them at their import (handlers of
-    `logging` do), as they would have kept those of a cold process.
+    The stream objects stay the same: libraries have stored them at import (handlers of `logging`
+    do), as they would have stored those of a cold process.
     """
     for fd, (name, mode) in enumerate(STREAMS):
         stream = getattr(sys, f"__{name}__")
@@ -115,13 +115,13 @@ def _open_streams(baseline: InterpreterBaseline, unbuffered: bool) -> None:
 
 
 def _reset_libraries() -> None:
-    """What must not be the same in two processes, or is counted from their start."""
+    """Reset what must differ between processes or is counted from their start."""
     modules = sys.modules
-    if "numpy.random" in modules:  # `random` itself has a handler for a fork
+    if "numpy.random" in modules:  # `random` itself has a fork handler
         modules["numpy.random"].seed()
     if "threading" in modules:
         main = modules["threading"].main_thread()
-        if hasattr(main, "_set_native_id"):  # a fork leaves the parent's
+        if hasattr(main, "_set_native_id"):  # a fork leaves the id of the parent
             main._set_native_id()
     if "multiprocessing.process" in modules:
         process = modules["multiprocessing.process"]
@@ -134,12 +134,12 @@ def _reset_libraries() -> None:
 
 
 def _take_signals(request: SpawnRequest, baseline: InterpreterBaseline) -> None:
-    """Ignored ones are inherited, all others are as a start of the interpreter leaves them.
+    """Ignored signals are inherited; all others are as after a start of the interpreter.
 
-    A handler that a library has set at its import stays.
+    A handler that a library has set at import stays.
     """
     for number, first in baseline.handlers.items():
-        is_library_handler = signal.getsignal(number) is not first  # a library's own
+        is_library_handler = signal.getsignal(number) is not first  # set by a library
         if is_library_handler or number in (
             signal.SIGPIPE,
             signal.SIGXFSZ,
@@ -155,7 +155,7 @@ def _take_signals(request: SpawnRequest, baseline: InterpreterBaseline) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
 
 
-# What OpenBLAS looks at, in its order.
+# The variables that OpenBLAS reads, in its order.
 OPENBLAS_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OPENBLAS_DEFAULT_NUM_THREADS",
@@ -170,7 +170,7 @@ OPENBLAS_SYMBOLS = tuple(
 
 
 def set_thread_counts(env: Mapping[str, str], job_env: Mapping[str, str]) -> None:
-    """As many threads as the libraries would have taken from `env`."""
+    """Set the thread counts that the libraries would have read from `env`."""
     wanted = parse_thread_count(env.get("OMP_NUM_THREADS"))
     if wanted and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS"):
         _set_openmp(wanted, "OMP_NUM_THREADS" in job_env)
@@ -189,14 +189,14 @@ def _set_openmp(count: int, was_limited: bool) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    if torch.backends.mkl.is_available():  # it takes no more threads than there are cores
+    if torch.backends.mkl.is_available():  # it uses at most as many threads as there are cores
         cores = len(os.sched_getaffinity(0)) if was_limited else torch.get_num_threads()
         count = min(count, cores)
     torch.set_num_threads(count)
 
 
 def openblas_count(env: Mapping[str, str], cpus: int) -> int:
-    """What OpenBLAS makes of the environment."""
+    """The thread count that OpenBLAS derives from the environment."""
     for name in OPENBLAS_VARIABLES:
         count = parse_thread_count(env.get(name))
         if count:
@@ -210,7 +210,7 @@ def parse_thread_count(text: str | None) -> int:
 
 
 def _loaded_libraries(name: str) -> set[str]:
-    """Shared libraries of this process with that in their name."""
+    """Loaded shared libraries with that in their file name."""
     paths = set()
     with open("/proc/self/maps") as file:
         for line in file:
@@ -221,7 +221,7 @@ def _loaded_libraries(name: str) -> set[str]:
 
 
 def _call_library(path: str, symbols: Sequence[str], count: int) -> None:
-    """The first of these functions that the loaded library has."""
+    """Call the first of these functions that the loaded library has."""
     with contextlib.suppress(OSError):
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         for symbol in symbols:

@@ -17,15 +17,15 @@ from headway.launch.warm.interpreter_command import Invocation
 from headway.launch.warm.preload_plan import TORCHRUN_PLAN, PreloadPlan, WarmState
 
 BOOT = Path(__file__).parent / "boot"
-KILLED_S = 2.0  # for the end of a process that got SIGKILL
-NICE = 10  # of the imports, where that can be taken back, beside a job
-# For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
-# OpenBLAS starts its threads at import.
+KILLED_S = 2.0  # limit for the end of a process that got SIGKILL
+NICE = 10  # of the imports while a job runs, where the priority can be restored
+# For the imports only. Asking the CUDA runtime would make CUDA unusable in all children; OpenBLAS
+# starts its threads at import.
 IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class ForkserverClient:
-    """Started by making one; it ends with this process, or by `end`."""
+    """A forkserver process and the connection to it; it ends with this process, or by `end`."""
 
     def __init__(
         self, invocation: Invocation, env: Mapping[str, str], plan: PreloadPlan, state: WarmState
@@ -69,26 +69,23 @@ class ForkserverClient:
             "left_out": state.left_out,
             "good": state.good,
             "launcher": os.getpid(),
-            # The kernel tells the end of the thread that has started it, not of the process.
+            # PDEATHSIG follows the thread that started it, not the process.
             "with_launcher": threading.current_thread() is threading.main_thread(),
             "nice": 0 if plan is TORCHRUN_PLAN else NICE,
         }
-        with contextlib.suppress(OSError):  # it has ended already, which `hear` will tell
+        with contextlib.suppress(OSError):  # it has ended already, which `receive_report` returns
             spawn_request.send_large(self.socket_fd, hello)
 
     def receive_report(self, wait_s: float) -> dict[str, Any]:
-        """What it tells when it has imported all it could; empty if it has ended.
-
-        Raises TimeoutError while it is still at it.
-        """
+        """The report after its imports, empty if it has ended; TimeoutError while it imports."""
         return spawn_request.receive_large(self.socket_fd, wait_s)
 
     def alive(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether it is running."""
         return self.process.poll() is None
 
     def cpu_seconds(self) -> float:
-        """Seconds of processor time that it and its scouts have had."""
+        """CPU time of the forkserver and its trial imports."""
         try:
             return sum(map(int, processes.stat_fields(self.process.pid)[11:15])) / os.sysconf(
                 "SC_CLK_TCK"
@@ -97,13 +94,13 @@ class ForkserverClient:
             return 0.0
 
     def stderr_tail(self) -> str:
-        """The last line that it wrote to its standard error."""
+        """The last line of its standard error."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def end(self) -> None:
-        """Kill it; the kernel kills what waits below it."""
+        """Kill it; the kernel kills its idle children."""
         os.close(self.socket_fd)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()

@@ -1,4 +1,4 @@
-"""Whether a command may be forked from a forkserver, by what that has loaded and read."""
+"""Whether a command may be forked from a forkserver, given what it has loaded and read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from headway.launch.warm.interpreter_command import ColdStartRequired, Invocation
 
-# Read by C code at start or at import, where reading cannot be seen; those of the second list are
-# read later, or set again in the child.
+# Read by C code at start or at import, where reads cannot be observed. Those in READ_LATER are read
+# later, or set again in the child.
 READ_AT_START = (
     "PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG", "OMP_", "GOMP_", "KMP_", "MKL_",
     "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "TORCH_", "PYTORCH_", "ATEN_", "KINETO_", "DNNL_",
     "ONEDNN_", "TQDM_", "NETWORKX_", "FSSPEC_",
 )  # fmt: skip
 READ_LATER = ("TORCH_NCCL_", "TORCH_FR_", "TORCH_GLOO_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-# Which devices there are does not change what an import finds, as long as there are any.
+# The set of visible devices does not affect imports, as long as there is one.
 DEVICES_ENV = "CUDA_VISIBLE_DEVICES"
-# Everybody reads these, and a script that names one hardly ever sets it.
+# Read by many packages, and hardly ever set by a script that names them.
 COMMON_VARIABLES = {
     "HOME",
     "PATH",
@@ -50,17 +50,17 @@ class Compatibility:
     """Conditions under which a process may be forked instead of started."""
 
     executable: str
-    options: list[tuple[str, str]]  # of the interpreter, at the zygote's own start
-    flags: dict[str, int]  # what these and the environment have made of sys.flags
-    warnings: list[str]  # and of sys.warnoptions
-    env: dict[str, str]  # the job's
-    preset: dict[str, str]  # what its script sets by itself before it imports
+    options: list[tuple[str, str]]  # of the interpreter, at the forkserver's start
+    flags: dict[str, int]  # the resulting sys.flags
+    warnings: list[str]  # the resulting sys.warnoptions
+    env: dict[str, str]  # of the job
+    preset: dict[str, str]  # variables that its script sets before it imports
     reads: list[str]  # variables that were read at import
     modules: list[str]  # top-level names that a fresh interpreter has not loaded
     mains: dict[str, str] = field(default_factory=dict)  # programs whose presets are known
 
     def check(self, invocation: Invocation, env: Mapping[str, str], cwd: str) -> None:
-        """Raises ColdStartRequired with the reason why this must be started cold."""
+        """Raise ColdStartRequired with the reason if this command must be started cold."""
         if not same_file(invocation.executable, self.executable):
             raise ColdStartRequired(
                 f"{invocation.executable} is not the interpreter of the forkserver",
@@ -129,7 +129,7 @@ class Compatibility:
                 if _is_module(path, invocation.program):
                     self._check_source(path)
         elif "resource_tracker" in invocation.program:
-            raise ColdStartRequired("")  # it imports next to nothing
+            raise ColdStartRequired("")  # it imports almost nothing
         hidden = shadowing_file(first, set(self.modules))
         if hidden:
             raise ColdStartRequired(
@@ -139,8 +139,11 @@ class Compatibility:
             )
 
     def _check_source(self, path: str) -> None:
-        """Variables that a script sets before it imports come too late for a zygote, unless it
-        was seen to set them."""
+        """Reject a script that may set a variable before its imports, unless it was observed to do
+        so.
+
+        The forkserver has imported already, so such a variable would come too late.
+        """
         if self.mains.get(os.path.realpath(path)) == file_identity(path):
             return
         try:
@@ -163,7 +166,7 @@ class Compatibility:
 
 
 def same_file(first: str, second: str) -> bool:
-    """The same interpreter of the same environment: `python` and `python3` side by side are."""
+    """Whether both are the same interpreter of one environment, such as `python` and `python3`."""
     if first == second:
         return True
     folders = {os.path.realpath(os.path.dirname(path)) for path in (first, second)}
@@ -171,12 +174,12 @@ def same_file(first: str, second: str) -> bool:
 
 
 def has_devices(value: str | None) -> bool:
-    """What CUDA_VISIBLE_DEVICES leaves visible."""
+    """Whether CUDA_VISIBLE_DEVICES leaves any device visible."""
     return value is None or value.strip() not in ("", "-1", "NoDevFiles")
 
 
 def shadowing_file(folder: str, names: set[str]) -> str:
-    """A file there that an import would find before the installed package; empty if none."""
+    """A file that an import would find before the installed package; empty if there is none."""
     try:
         entries = os.listdir(folder or ".")
     except OSError:
@@ -191,7 +194,7 @@ def shadowing_file(folder: str, names: set[str]) -> str:
 
 
 def file_identity(path: str) -> str:
-    """Of a file's content, as far as one can tell without reading it."""
+    """Identity of a file's content without reading it; empty if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -200,6 +203,6 @@ def file_identity(path: str) -> str:
 
 
 def _is_module(path: str, module: str) -> bool:
-    """Whether this file may be what `python -m module` runs."""
+    """Whether `python -m module` may run this file."""
     parts = module.replace(".", "/")
     return path.endswith((f"/{parts}.py", f"/{parts}/__main__.py"))

@@ -1,7 +1,7 @@
 """Fork processes that become children of whoever requested them, and keep idle ones ready.
 
-A process is forked twice: when the one between ends, the kernel gives the new one to the nearest
-process above that adopts orphans, which is the requester for as long as it waits.
+A process is forked twice: when the intermediate process ends, the kernel gives the new one to the
+nearest ancestor that adopts orphans, which is the requester while it waits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from headway.launch.warm import spawn_request
 from headway.launch.warm.spawn_request import ReceivedRequest
 
 ADOPTED_S = 5.0
-HIGH_FD, FD_ROOM = 1000, 20  # where our own descriptor is
+HIGH_FD, FD_ROOM = 1000, 20  # the number of the forkserver connection in a child
 
 
 class IdleChild:
-    """A process that is forked already and waits for its request."""
+    """A forked process that waits for its request."""
 
     def __init__(self, intermediate: int, socket_fd: int) -> None:
         self.intermediate_pid = intermediate
         self.socket_fd = socket_fd
 
     def hand_over(self, handles: Sequence[int]) -> bool:
-        """Give it the request; False if it is gone."""
+        """Pass the request on; False if the process has ended."""
         try:
             spawn_request.send_message(self.socket_fd, b"spawn", handles)
         except OSError:
@@ -46,10 +46,10 @@ class IdleChild:
 def fork_idle_child(
     while_idle: Callable[[], int | ReceivedRequest | None],
 ) -> IdleChild | ReceivedRequest:
-    """Returns twice: here the spare, and there, once it has one, its request.
+    """Fork a process; returns an IdleChild here, and the request in the new process.
 
-    There, `ahead` is called while it waits: what it returns is the way to the spare's nest, or,
-    in a process that this nest has forked, its request.
+    There, `while_idle` is called before the wait: it returns the connection to a child forkserver,
+    or, in a process that this child forkserver has forked, its request.
     """
     parent_end, child_end = spawn_request.socket_pair()
     server = os.getpid()
@@ -68,7 +68,7 @@ def fork_idle_child(
 
 
 def _sleep_forever() -> NoReturn:
-    """The process between: it only has to end, which takes long with much memory to give back."""
+    """The intermediate process only has to end; exec frees its memory, which makes that fast."""
     with contextlib.suppress(OSError):
         os.execv("/bin/sleep", ["sleep", "2147483647"])
     while True:
@@ -78,7 +78,7 @@ def _sleep_forever() -> NoReturn:
 def _await_request(
     intermediate: int, socket_fd: int, while_idle: Callable[[], int | ReceivedRequest | None]
 ) -> ReceivedRequest:
-    """In the new process: wait for the request, then for its parent."""
+    """In the new process: wait for the request, then for the new parent."""
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != intermediate:
         os._exit(0)
@@ -104,12 +104,12 @@ def _await_parent(wanted: int, intermediate: int) -> None:
     until = time.monotonic() + ADOPTED_S
     while (parent := os.getppid()) != wanted:
         if parent != intermediate or time.monotonic() > until:
-            os._exit(0)  # who asked has died
+            os._exit(0)  # the requester has died
         time.sleep(0.00005)
 
 
 def take_over_process_state(received: ReceivedRequest) -> None:
-    """Take over what the kernel keeps for a process."""
+    """Apply what the kernel keeps for a process."""
     request = received.request
     if request.new_session:
         os.setsid()
@@ -132,7 +132,7 @@ def take_over_process_state(received: ReceivedRequest) -> None:
 
 
 def _put_descriptors(received: ReceivedRequest) -> None:
-    """Exactly the wanted ones, under their numbers, and the way to reply."""
+    """Exactly the requested descriptors, under their numbers, and the one for the reply."""
     numbers = received.request.fds
     above = max([2, *numbers]) + 1
 
@@ -154,7 +154,7 @@ def _put_descriptors(received: ReceivedRequest) -> None:
 
 
 def move_descriptor_up(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
-    """The same descriptor under a number that no program comes upon."""
+    """Move a descriptor to a number that programs do not use."""
     own_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     soft = min(n if n >= 0 else 1 << 20 for n in (own_limit, limits["RLIMIT_NOFILE"][0]))
     high = HIGH_FD if soft > HIGH_FD + FD_ROOM else soft - FD_ROOM
@@ -162,7 +162,7 @@ def move_descriptor_up(fd: int, above: int, limits: Mapping[str, Sequence[int]])
 
 
 def close_all_but(keep: set[int]) -> None:
-    """Descriptors of the zygote and of others who asked it."""
+    """Close descriptors of the forkserver and of other requests."""
     for fd in linux.open_descriptors():
         if fd not in keep:
             with contextlib.suppress(OSError):
@@ -170,16 +170,16 @@ def close_all_but(keep: set[int]) -> None:
 
 
 def send_reply(received: ReceivedRequest, fault: str = "") -> None:
-    """Tell the requester: here I am, or why I am not."""
+    """Send the pid to the requester, with an error if there is one."""
     reply = f"{os.getpid()} {fault}" if fault else str(os.getpid())
     try:
         spawn_request.send_message(received.reply, reply.encode())
     except OSError:
-        os._exit(0)  # nobody waits for it any more
+        os._exit(0)  # the requester no longer waits
     os.close(received.reply)
 
 
-REFILL_DELAY_S = 2.0  # what was just forked needs the processors more than the next spares do
+REFILL_DELAY_S = 2.0  # a new process needs the CPUs more than the next idle child does
 
 
 def serve(
@@ -187,9 +187,9 @@ def serve(
     idle_count: int,
     while_idle: Callable[[], int | ReceivedRequest | None] = lambda: None,
 ) -> ReceivedRequest:
-    """Returns only in the processes that it forks, with what they shall become.
+    """Serve requests; returns only in forked processes, with their request.
 
-    `ahead` is what a spare does while it waits.
+    `while_idle` is called in an idle child while it waits.
     """
     idle: list[IdleChild] = []
     delay = 0.0
@@ -201,7 +201,7 @@ def serve(
             delay = REFILL_DELAY_S
             message, handles = spawn_request.receive_message(requester)
             if not message:
-                os._exit(0)  # who may ask has died; the spares die with this process
+                os._exit(0)  # the requester has died; idle children end with this process
             if not idle:
                 received = _add_idle_child(idle, while_idle)
             if received is None:
@@ -214,7 +214,7 @@ def serve(
 
 
 def _hand_out(idle: list[IdleChild], handles: list[int]) -> None:
-    """To the first that still lives; if none does, the requester sees the end of its reply."""
+    """Pass the request to the first living idle child; without one, the reply socket closes."""
     while idle:
         if idle.pop(0).hand_over(handles):
             return

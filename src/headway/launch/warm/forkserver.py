@@ -28,7 +28,7 @@ from headway.launch.warm.spawn_request import ReceivedRequest
 
 
 def main(fresh: set[str]) -> None:
-    """Be the zygote; or, in a child, become what was asked for.
+    """Run the forkserver; returns in a forked child, with the command set up.
 
     `fresh` are the modules that every interpreter of the job loads at its start.
     """
@@ -55,7 +55,7 @@ def main(fresh: set[str]) -> None:
 
 
 def _prepare(hello: dict[str, Any], baseline: InterpreterBaseline, launcher: int) -> Compatibility:
-    """Import, and tell the launcher what came of it; ends the process if it cannot be forked."""
+    """Import the modules and report to the launcher; exits if this process cannot be forked."""
     os.environ.pop("PYTHONPATH", None)
     for key, value in {**hello["env"], **hello["preset"], **IMPORT_ENV}.items():
         if os.environ.get(key) != value:
@@ -67,7 +67,8 @@ def _prepare(hello: dict[str, Any], baseline: InterpreterBaseline, launcher: int
     remove_rendezvous_skew()
     sys.stdout.flush()
     sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)  # what C code has printed is not to come again from each child
+    # Else each child would print the buffered output of C code again.
+    ctypes.CDLL(None).fflush(None)
     compatibility = Compatibility(
         executable=hello["executable"],
         options=[(letter, value) for letter, value in hello["options"]],
@@ -86,7 +87,7 @@ def _prepare(hello: dict[str, Any], baseline: InterpreterBaseline, launcher: int
         "kit": asdict(compatibility),
         "left_out": preloader.left_out,
         "good": sorted(preloader.good),
-        "seconds": sum(os.times()[:4]),  # of the processor: the job may have been busy
+        "seconds": sum(os.times()[:4]),  # CPU time, as the machine may be busy
     }
     try:
         spawn_request.send_large(launcher, report)
@@ -103,7 +104,7 @@ def _flag_names() -> list[str]:
 
 @contextlib.contextmanager
 def _low_priority(nice: int) -> Any:
-    """The job comes first, where the lower priority can be taken back."""
+    """Lower the priority during the imports, if it can be restored."""
     previous = os.getpriority(os.PRIO_PROCESS, 0)
     if nice and _can_restore_priority(previous, previous + nice):
         os.setpriority(os.PRIO_PROCESS, 0, previous + nice)
@@ -124,7 +125,7 @@ def _can_restore_priority(high: int, low: int) -> bool:
 
 
 def _suspend_probe(preset: dict[str, str]) -> None:
-    """The zygote itself records nothing."""
+    """The forkserver itself records nothing."""
     if "headway.probe.import_hook" in sys.modules:
         from headway.probe import import_log
         from headway.probe.recorder import recorder
@@ -139,13 +140,16 @@ def _start_child(
     baseline: InterpreterBaseline,
     workers: int,
 ) -> ReceivedRequest | None:
-    """In a new process: None when it is ready for its program; a request in one that its nest
-    has forked."""
+    """Set up a new process; None when it is ready for its program.
+
+    Returns a request in a process that its child forkserver has forked.
+    """
     started = time.monotonic_ns()
     request = received.request
     needs_server = spawn_hook.needs_child_forkserver(request.env, request.invocation.argv)
     if received.child_forkserver is not None and (request.new_session or not needs_server):
-        os.close(received.child_forkserver)  # a nest must be in the session of its process
+        # A child forkserver must be in the session of its process.
+        os.close(received.child_forkserver)
         received.child_forkserver = None
     try:
         fork_pool.take_over_process_state(received)
@@ -188,7 +192,7 @@ def _resume_probe(started: int) -> None:
 
 
 def _start_cold(received: ReceivedRequest) -> None:
-    """Something of ours has failed: the real thing, in the same process."""
+    """Execute the command in this process after an internal error."""
     request = received.request
     if request.env.get("HEADWAY_STRICT"):
         import traceback
@@ -202,7 +206,7 @@ RENDEZVOUS_MODULE = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 
 
 def remove_rendezvous_skew() -> None:
-    """Where torchrun is loaded, and is as it is known."""
+    """Remove torchrun's random wait before a rendezvous on one node, in versions that are known."""
     module: Any = sys.modules.get(RENDEZVOUS_MODULE)
     handler = getattr(module, "DynamicRendezvousHandler", None)
     if handler is None or not hasattr(module, "_delay"):

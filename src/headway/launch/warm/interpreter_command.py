@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from headway.errors import HeadwayError
 
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
-FLAGS = "bBdEIOPqRsSv"  # options without a value that act when the interpreter starts
+FLAGS = "bBdEIOPqRsSv"  # options without a value that take effect when the interpreter starts
 SHEBANG_LIMIT = 512
-MAX_SCRIPTS = 4  # shells, env and scripts on the way to an interpreter
+MAX_SCRIPTS = 4  # shells, env and scripts before an interpreter
 
 
 class ColdStartRequired(HeadwayError):
-    """It cannot be started warm, and the message says why; without one nobody needs to know."""
+    """The command cannot be started warm; the message is the reason, empty if not worth a note."""
 
     code = "started-cold"
 
@@ -26,24 +26,24 @@ class ColdStartRequired(HeadwayError):
 class Invocation:
     """One start of an interpreter."""
 
-    executable: str  # the file that is executed in the end
+    executable: str  # the file that is executed
     argv: tuple[str, ...]  # as in /proc/PID/cmdline
     comm: str  # as in /proc/PID/comm
-    options: tuple[tuple[str, str], ...]  # those that act at the start, in order
+    options: tuple[tuple[str, str], ...]  # those that take effect at the start, in order
     unbuffered: bool
     kind: str  # script, module or command
     program: str
     args: tuple[str, ...]
 
     def runs(self, script: str, module: str) -> bool:
-        """Whether it is this program, installed as a script or called as a module."""
+        """Whether it runs this program, as an installed script or as a module."""
         if self.kind == "module":
             return self.program == module
         return self.kind == "script" and os.path.basename(self.program) == script
 
 
 def read_command(executable: str, argv: Sequence[str], path: str | None) -> Invocation:
-    """What executing this file with these words starts; `path` is where `env` would look."""
+    """What the execution of this file with these words starts; `path` is the PATH for `env`."""
     words, comm = list(argv), os.path.basename(executable)
     for _ in range(MAX_SCRIPTS):
         if PYTHON.fullmatch(os.path.basename(executable)) and not _first_line(executable):
@@ -63,7 +63,7 @@ def find_executable(word: str, path: str | None) -> str:
 
 
 def _first_line(path: str) -> str:
-    """What follows `#!`; empty for anything else."""
+    """The text after `#!`; empty if there is none."""
     try:
         with open(path, "rb") as file:
             start = file.read(SHEBANG_LIMIT)
@@ -77,7 +77,7 @@ def _first_line(path: str) -> str:
 def _follow(
     script: str, words: list[str], comm: str, path: str | None
 ) -> tuple[str, list[str], str]:
-    """One step of the way that the kernel takes for a script, or that `env` and pip take."""
+    """One step of how the kernel starts a script, or of how `env` and pip's launchers do."""
     line = _first_line(script)
     if not line:
         raise ColdStartRequired(
@@ -96,7 +96,7 @@ def _follow(
             [*arguments, script, *words[1:]],
             os.path.basename(arguments[0]),
         )
-    if os.path.basename(interpreter) == "sh":  # pip's way to name a path that is too long
+    if os.path.basename(interpreter) == "sh":  # pip's form for an interpreter path that is too long
         match = re.match(
             rb"[^\n]*\n'''exec' (\"?)([^\"\n]+)\1 \"\$0\" \"\$@\"\n", _first_bytes(script)
         )

@@ -1,10 +1,10 @@
 """Import what the last attempt imported, and leave out what a fork would break.
 
 torch and its dependencies are known to be safe. Any other package is first imported in a forked
-child, a trial import that reports its side effects; only a harmless one is then imported for good.
-Reads of environment variables are recorded meanwhile, and the question whether there are GPUs is
-answered without asking a GPU: the CUDA runtime, asked once, is lost for every forked child, and
-NVML starts a thread and opens the devices.
+child, a trial import that reports its side effects; only a package without any is then imported
+here. Meanwhile, reads of environment variables are recorded, and devices are counted without a GPU
+library: the CUDA runtime, once asked, is unusable in every forked child, and NVML starts a thread
+and opens the devices.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from headway.launch import linux
 from headway.launch.warm import cache_priming, spawn_request
 from headway.launch.warm.preload_plan import TORCH_FAMILY
 
-# They go through all of it for names with a prefix of their own (compatibility.READ_AT_START),
-# and keep no other.
+# They iterate over the environment for names with a prefix (compatibility.READ_AT_START) and use no
+# others.
 PREFIX_READERS = {"tqdm", "networkx", "fsspec"}
 ENVIRONMENT_MODULES = (
     "os",
@@ -38,12 +38,12 @@ ENVIRONMENT_MODULES = (
 
 
 class EnvironmentReads:
-    """Patches the class of `os.environ`, as long as it lasts."""
+    """Records reads of `os.environ` by patching its class within this context."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.all_by: set[str] = set()  # packages that went through the whole environment
-        self._expected: deque[str] = deque()  # what is read next when somebody goes through it
+        self.all_by: set[str] = set()  # packages that iterated over the whole environment
+        self._expected: deque[str] = deque()  # the next reads of an iteration
 
     def __enter__(self) -> EnvironmentReads:
         kind: Any = type(os.environ)
@@ -78,7 +78,7 @@ class EnvironmentReads:
 
 
 def _reading_package() -> str:
-    """Whose code reads: the innermost frame that is not one of the ways to the environment."""
+    """The package that reads: the innermost frame outside of ENVIRONMENT_MODULES."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -93,14 +93,14 @@ DEVICE_FILE = re.compile(r"nvidia\d+|renderD\d+")
 
 
 class DeviceCountStub:
-    """While it lasts, torch counts device files instead of asking a library."""
+    """Makes torch count device files instead of asking a library."""
 
     def __init__(self, folders: tuple[str, ...] = ("/dev", "/dev/dri")) -> None:
         self._folders = folders
         self._originals: dict[str, Callable[[], int]] = {}
 
     def begin(self) -> None:
-        """Once torch is loaded; before that, and twice, nothing."""
+        """Install the stub, if torch is loaded; does nothing before that or the second time."""
         cuda: Any = sys.modules.get("torch.cuda")
         if self._originals or getattr(sys.modules.get("torch"), "cuda", None) is None:
             return
@@ -110,13 +110,13 @@ class DeviceCountStub:
                 setattr(cuda, name, self.count)
 
     def end(self) -> None:
-        """torch asks again."""
+        """Restore torch's functions."""
         for name, original in self._originals.items():
             setattr(sys.modules["torch.cuda"], name, original)
         self._originals.clear()
 
     def count(self) -> int:
-        """The devices that are there, as far as CUDA_VISIBLE_DEVICES shows them."""
+        """The number of devices that CUDA_VISIBLE_DEVICES shows."""
         prefix = "renderD" if sys.modules["torch"].version.hip else "nvidia"
         nodes = [name for name in self._nodes() if name.startswith(prefix)]
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -141,17 +141,17 @@ TRIAL_IMPORT_S = 120.0
 
 
 class Preloader:
-    """What was imported, and what was not, with the reason."""
+    """What was imported, and what was left out with the reason."""
 
     def __init__(self, known_bad: dict[str, str], known_good: Iterable[str]) -> None:
         self.left_out = dict(known_bad)
         self.good = set(known_good)
         self.reads = EnvironmentReads()
-        self.fault = ""  # why this process cannot be forked any more
+        self.fault = ""  # why this process cannot be forked
         self._before = linux.open_descriptors()
 
     def load(self, names: list[str], *, ranked: bool) -> None:
-        """Import in the order of the list, which goes into the keys of torch's compile caches."""
+        """Import in the order of the list, which is part of the keys of torch's compile caches."""
         packages: dict[str, list[str]] = {}
         for name in names:
             packages.setdefault(name.partition(".")[0], []).append(name)
@@ -172,7 +172,7 @@ class Preloader:
             self.fault = "autograd does not work after a fork"
 
     def _is_allowed(self, name: str, packages: dict[str, list[str]], ranked: bool) -> bool:
-        """Whether it is known to be harmless, or a scout finds that it is."""
+        """Whether it is known to be safe, or a trial import shows that it is."""
         top = name.partition(".")[0]
         if self._is_left_out(name):
             return False
@@ -196,7 +196,7 @@ class Preloader:
             self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
 
     def _trial_import(self, names: list[str], ranked: bool) -> str:
-        """Why these cannot be imported ahead; empty if they can."""
+        """Why these modules cannot be preloaded; empty if they can."""
         parent_end, child_end = spawn_request.socket_pair()
         pid = os.fork()
         if pid == 0:
@@ -241,7 +241,7 @@ class Preloader:
 
 
 def fork_hazard(before: dict[int, str]) -> str:
-    """What makes this process unfit to be forked; empty if nothing does.
+    """What makes this process unsafe to fork; empty if nothing does.
 
     `before` are the descriptors that it had before its imports.
     """
@@ -270,13 +270,13 @@ def _read_task_files(pattern: str) -> list[str]:
 
 
 def _is_cuda_lost_after_fork(torch: Any) -> bool:
-    """torch marks a child of a process that has asked the CUDA runtime anything."""
+    """torch marks a child of a process that has used the CUDA runtime."""
     bad = getattr(torch.cuda, "_is_in_bad_fork", None)
     return bad is not None and _in_a_child(bad) != 0
 
 
 def _backward() -> bool:
-    """A step back in a child: autograd refuses it if it has run before the fork."""
+    """A backward pass in a child: autograd refuses it if it has run before the fork."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch: Any = sys.modules["torch"]
     torch.ones(1, requires_grad=True).sum().backward()
@@ -284,7 +284,7 @@ def _backward() -> bool:
 
 
 def _in_a_child(call: Callable[[], bool]) -> int:
-    """0 if it returned False there."""
+    """The result of a call in a child; 0 if it returned False."""
     pid = os.fork()
     if pid == 0:
         answer = 1

@@ -1,4 +1,4 @@
-"""What to import ahead: what the last attempt of this job imported, by its own journals."""
+"""What to preload: the modules that the last attempt of this job imported, by its own journals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.journal import file_access
 from headway.journal.run_files import JOURNAL
 from headway.storage.atomic_write import write_atomically
 
-# torch and what it brings: known not to start threads, not to open files, not to touch a device.
+# torch and its dependencies: known to start no thread, open no file and use no device.
 TORCH_FAMILY = {
     "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock",
     "fsspec", "typing_extensions", "torchgen", "functorch", "setuptools", "packaging",
@@ -23,42 +23,42 @@ STATE_FILE = "warm.json"
 STATE_FIELDS = ("off", "left_out", "good", "seconds", "cold")
 EVENT = b'"ev":"imported"'
 IMPORTS = (b'"name":"import"', b'"name":"compile_import"')
-# What says which code an interpreter loads: a script sets it for its children only, and a journal
-# that somebody else has written must not bring code into this one.
+# Variables that determine which code an interpreter loads: a script sets them for its children
+# only, and a journal that someone else has written must not load code into this process.
 LOADER_PREFIXES = ("LD_", "PYTHON")
-MAX_LINES, MAX_JOURNALS = 4000, 64  # that are looked through
+MAX_LINES, MAX_JOURNALS = 4000, 64  # limits of the search
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreloadPlan:
-    """What a zygote imports, and what is known of the programs that import it."""
+    """What a forkserver imports, and what is known about the programs that import it."""
 
     modules: list[str] = field(default_factory=list)
     preset: dict[str, str] = field(default_factory=dict)
     mains: dict[str, str] = field(default_factory=dict)
-    ranked: bool = False  # the environment says who is which rank
+    ranked: bool = False  # the environment contains the rank
     workers: int = 0  # ranks of this host
-    seconds: float = 0.0  # that the imports of an agent and then of a rank took
+    seconds: float = 0.0  # of the imports of an agent and then of a rank
 
 
-# What torchrun imports, and its ranks as well, before anything is known of the job.
-TORCHRUN_PROGRAM = ("torchrun", "torch.distributed.run")  # as a script, and as a module
+# What torchrun and its ranks import, before anything is known about the job.
+TORCHRUN_PROGRAM = ("torchrun", "torch.distributed.run")  # as a script and as a module
 TORCHRUN_PLAN = PreloadPlan(modules=["torch", "torch.distributed.run"], ranked=True)
 
 
 @dataclass(kw_only=True)
 class WarmState:
-    """warm.json: what one launch has learned for the next."""
+    """The content of warm.json: what one launch has learned for the next."""
 
-    off: str = ""  # why warm starts are off for this run
+    off: str = ""  # why warm starts are disabled for this run
     left_out: dict[str, str] = field(default_factory=dict)
     good: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # of processor time for a zygote's imports
-    cold: float = 0.0  # of the imports of a cold start, as far as one waits for the other
+    seconds: float = 0.0  # CPU time of a forkserver's imports
+    cold: float = 0.0  # of the imports of a cold start, as far as they are sequential
 
     @classmethod
     def read(cls, folder: Path) -> WarmState:
-        """Nothing where there is nothing, or something else."""
+        """The state in the file; the default if it is missing or invalid."""
         try:
             content = json.loads((folder / STATE_FILE).read_text())
             fields = {key: content[key] for key in STATE_FIELDS if key in content}
@@ -67,7 +67,7 @@ class WarmState:
         return cls(**fields)
 
     def write(self, folder: Path) -> None:
-        """Beside what other nodes have learned; a run folder that is gone is no reason to fail."""
+        """Merge into the file, which other nodes write too; errors are ignored."""
         stored = WarmState.read(folder)
         content = {
             "schema": 1,
@@ -82,7 +82,7 @@ class WarmState:
 
 
 def find_plan(folder: Path, host: str) -> PreloadPlan | None:
-    """From the newest launch of this run that has told; None before that."""
+    """The plan by the newest launch of this run with a report; None without one."""
     journals = _newest_journals(folder / JOURNAL, host)
     reporting = [(head, event) for head, event in journals if event]
     if not reporting:
@@ -97,14 +97,14 @@ def find_plan(folder: Path, host: str) -> PreloadPlan | None:
     )
     ranks = {head.get("local_rank") for head, _ in journals if head.get("launch") == newest}
     if ranks - {None} and all(head.get("local_rank") is None for head, _ in newest_reports):
-        return None  # their agent was the first to tell
+        return None  # only their agent has reported so far
     return combine_plans(newest_reports, len(ranks - {None}))
 
 
 def combine_plans(
     reports: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int = 0
 ) -> PreloadPlan:
-    """One recipe for all processes of an attempt."""
+    """One plan for all processes of an attempt."""
     modules: dict[str, None] = {}
     preset: dict[str, str] = {}
     conflicting: set[str] = set()
@@ -124,7 +124,7 @@ def combine_plans(
                 preset[name] = value
         if event.get("main"):
             mains[event["main"]] = event.get("file", "")
-    if conflicting:  # not the same for all: whoever sets these must be started cold
+    if conflicting:  # not the same for all: programs that set these must be started cold
         mains = {}
     return PreloadPlan(
         modules=list(modules),
@@ -146,7 +146,7 @@ def unfold_names(names: Iterable[str]) -> Iterator[str]:
 
 
 def _newest_journals(journal: Path, host: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Head of each of the newest journals, and what it tells of imports; this host's, if any."""
+    """Head and imports of each of the newest journals, of this host if there are any."""
     with contextlib.suppress(OSError):
         entries = [entry for entry in os.scandir(journal) if entry.name.endswith(".jsonl")]
         processes = [entry for entry in entries if not entry.name.startswith("launcher-")]
@@ -161,7 +161,7 @@ def _newest_journals(journal: Path, host: str) -> list[tuple[dict[str, Any], dic
 
 
 def _read_imports(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Head, and the event with the seconds of the imports before it."""
+    """Head of the journal, and its imports with the seconds that they took."""
     opened: dict[Any, int] = {}
     spans: list[tuple[int, int]] = []
     with (
@@ -187,7 +187,7 @@ def _read_imports(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def union_ns(spans: Iterable[tuple[int, int]]) -> int:
-    """How long at least one of them lasted."""
+    """Time in which at least one of the spans was open."""
     total, until = 0, 0
     for start, end in sorted(spans):
         total += max(0, end - max(start, until))

@@ -1,9 +1,9 @@
 """Give the interpreter its program once its start is finished.
 
 The forkserver runs as `python -m NAME`: the interpreter fetches `runpy._run_module_as_main` and
-calls it. In a child it gets something else to call, in C all the way, so that there is no frame of
-ours below the program: tracebacks, exit codes and `__main__` are made by the very code that makes
-them in a cold process.
+calls it. In a child it gets another function to call, in C throughout, so that there is no frame of
+Headway below the program: tracebacks, exit codes and `__main__` come from the same code as in a
+cold process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.launch.warm.interpreter_command import Invocation
 SOURCE_IS_UTF8, IGNORE_COOKIE = 0x0100, 0x0800
 
 
-_used_by_c: list[Any] = []  # what C code points at
+_used_by_c: list[Any] = []  # objects that C code points to
 
 
 class _CompilerFlags(ctypes.Structure):
@@ -29,7 +29,7 @@ class _CompilerFlags(ctypes.Structure):
 
 
 class MainRunner:
-    """Stands in for the module runpy until the interpreter has asked it once."""
+    """Replaces the module runpy until the interpreter has used it once."""
 
     def __init__(self, invocation: Invocation) -> None:
         self.__spec__ = None
@@ -48,9 +48,9 @@ class MainRunner:
         )
 
     def _set_first_path(self) -> None:
-        """The interpreter has put the working directory there, as for any `-m`."""
+        """Correct sys.path[0], which is the working directory after any `-m`."""
         if sys.path == self._path or self._invocation.kind == "module":
-            return  # -P, or it is right
+            return  # -P, or already correct
         first = ""
         if self._invocation.kind == "script":
             first = os.path.dirname(os.path.realpath(self._invocation.program))
@@ -58,7 +58,7 @@ class MainRunner:
 
 
 def run_as_main(invocation: Invocation) -> None:
-    """From here on the interpreter runs the program by itself."""
+    """Make the interpreter run this program."""
     sys.modules["runpy"] = MainRunner(invocation)  # type: ignore[assignment]
 
 
@@ -90,7 +90,7 @@ def _command(program: str) -> Callable[..., Any]:
 
 
 def _show_source(program: str) -> None:
-    """From 3.13 on tracebacks show the lines of a command; this is how they come to know them."""
+    """Register the source of a command: from Python 3.13 on, tracebacks show its lines."""
     if sys.version_info < (3, 13):
         return
     import linecache
@@ -114,6 +114,6 @@ def _module(program: str) -> Callable[..., Any]:
 
 
 def _exit_on_error(status: int) -> None:
-    """An exception has been printed already; what is left of it is the exit code."""
+    """Exit with 1 after an exception, which has been printed already."""
     if status:
         raise SystemExit(1)

@@ -1,8 +1,9 @@
 """Warm starts below a warm process: torchrun's workers, children of mp.spawn.
 
-A process that may start others has a child forkserver: a child forked before its first line, that
-forks for it. `subprocess` and `multiprocessing` both start processes by one function in C; here
-that function asks the child forkserver, if the command can be forked, and else the original.
+A process that may start others has a child forkserver: a child that is forked before the program
+starts, and forks for it. `subprocess` and `multiprocessing` both start processes by one C function;
+its replacement here asks the child forkserver if the command can be forked, and calls the original
+if not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COMMON_ARGUMENTS = (
     "start_new_session",
 )  # fmt: skip
 USER_ARGUMENTS = ("gid", "groups", "uid", "umask", "preexec_fn")
-COMPILE_WORKER = "/torch/_inductor/compile_worker/"  # with an environment of its own
+COMPILE_WORKER = "/torch/_inductor/compile_worker/"  # has an environment of its own
 FORK_EXEC_SIGNATURES = {
     21: (*COMMON_ARGUMENTS, *USER_ARGUMENTS),
     23: (*COMMON_ARGUMENTS, "process_group", *USER_ARGUMENTS, "allow_vfork"),
@@ -37,12 +38,15 @@ FORK_EXEC_SIGNATURES = {
 
 
 def needs_child_forkserver(env: dict[str, str], argv: Sequence[str]) -> bool:
-    """A rank and a helper of multiprocessing start nothing that would profit."""
+    """Whether it may start processes that profit; ranks and multiprocessing helpers do not."""
     return "RANK" not in env and "--multiprocessing-fork" not in argv
 
 
 def fork_child_forkserver(idle_count: int) -> int | ReceivedRequest:
-    """Fork the nest of this process. Returns the way to it; in what it forks later, its request."""
+    """Fork the child forkserver of this process.
+
+    Returns the connection to it; in processes that it forks later, their request.
+    """
     parent_end, child_end = spawn_request.socket_pair()
     parent = os.getpid()
     if linux.hidden_fork() == 0:
@@ -56,7 +60,7 @@ def fork_child_forkserver(idle_count: int) -> int | ReceivedRequest:
 
 
 def detach_from_job(name: str, keep: set[int]) -> None:
-    """A process that only forks: out of reach of the job's signals, files and terminal."""
+    """Detach from the job's signals, files and terminal, for a process that only forks."""
     linux.set_process_name(name)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
@@ -71,7 +75,7 @@ def detach_from_job(name: str, keep: set[int]) -> None:
 
 
 class SpawnHook:
-    """In place of `_posixsubprocess.fork_exec`."""
+    """Replaces `_posixsubprocess.fork_exec`."""
 
     def __init__(
         self, child_forkserver: spawn_request.SocketEnd, compatibility: Compatibility
@@ -85,9 +89,9 @@ class SpawnHook:
         self.noted: set[str] = set()
 
     def install(self) -> None:
-        """Both of its users look it up when they need it."""
+        """subprocess and multiprocessing both look the function up at each call."""
         self._set_fork_exec(self)
-        # posix_spawn would go around it; what it does is the same.
+        # posix_spawn would bypass it, with the same effect.
         setattr(subprocess, "_USE_POSIX_SPAWN", False)  # noqa: B010
         os.register_at_fork(after_in_child=self._uninstall)
 
@@ -97,12 +101,12 @@ class SpawnHook:
             subprocess._fork_exec = function
 
     def _uninstall(self) -> None:
-        """A forked child is not the nest's parent: it starts its processes cold."""
+        """A forked child cannot use its parent's child forkserver: it starts processes cold."""
         self._set_fork_exec(self.original)
         self.child_forkserver.close()
 
     def __call__(self, *args: Any) -> int:
-        """The new process's pid, in one way or the other."""
+        """Start a process, warm or cold; returns its pid."""
         if self.lock.acquire(blocking=False):
             try:
                 return self._warm(args)
@@ -136,7 +140,7 @@ class SpawnHook:
                 )
             self.compatibility.check(invocation, env, cwd)
         except ColdStartRequired as reason:
-            # Of a program of the job; what libraries start to help them is nobody's concern.
+            # Only for programs of the job; helper processes of libraries are not worth a note.
             is_job_program = (
                 invocation.kind != "command" and COMPILE_WORKER not in invocation.program
             )
@@ -157,7 +161,7 @@ class SpawnHook:
                 env,
                 umask=call["umask"] if call["umask"] >= 0 else None,
                 restore_signals=bool(call["restore_signals"]),
-                # A rank dies with its agent; anything else may outlive its parent, as always.
+                # A rank ends with its agent; other processes may outlive their parent, as usual.
                 death_signal=signal.SIGKILL if "RANK" in env else 0,
                 new_session=bool(call["start_new_session"]),
                 group=os.getpgrp() if group < 0 else group,
@@ -171,7 +175,7 @@ class SpawnHook:
 
 
 def _read_invocation(call: dict[str, Any], env: dict[str, str]) -> Invocation:
-    """What is to be started; most of what is no Python program needs no word."""
+    """The command to start; commands that are not Python programs need no note."""
     argv = [os.fsdecode(word) for word in call["args"]]
     try:
         return read_command(_executable(call["executables"]), argv, env.get("PATH"))
@@ -187,7 +191,7 @@ def _environment(entries: Sequence[bytes] | None) -> dict[str, str]:
 
 
 def _executable(candidates: Sequence[bytes]) -> str:
-    """The first that can be executed, as the C function tries them."""
+    """The first candidate that can be executed, in the order of the C function."""
     for candidate in map(os.fsdecode, candidates):
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return os.path.abspath(candidate)
@@ -195,7 +199,7 @@ def _executable(candidates: Sequence[bytes]) -> str:
 
 
 def _descriptors(call: dict[str, Any]) -> dict[int, int]:
-    """Number in the child: number here."""
+    """Numbers in the child to numbers in this process."""
     if call["close_fds"]:
         numbers = {fd for fd in (0, 1, 2) if _inheritable(fd)} | set(call["pass_fds"])
     else:
@@ -217,7 +221,7 @@ def _inheritable(fd: int) -> bool:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Any:
-    """A handler of the job must not run in between; yields the mask that the child gets."""
+    """Block signals, as a handler of the job must not run meanwhile; yields the child's mask."""
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         yield sorted(map(int, before))

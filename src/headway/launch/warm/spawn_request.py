@@ -1,8 +1,8 @@
-"""Requests for a process: the command, all that a child has from its parent, and the messages.
+"""Requests for a process: the command, all that a child inherits from its parent, and the messages.
 
-Messages carry descriptors, over plain descriptor numbers. No socket object stays behind in a
-process that is forked: one that is collected later would close a number that by then belongs to a
-file of the job.
+Messages carry descriptors, over plain descriptor numbers. No socket object remains in a process
+that is forked: one that is collected later would close a number that by then belongs to a file of
+the job.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 from headway.launch import linux
 from headway.launch.warm.interpreter_command import ColdStartRequired, Invocation
 
-MAX_DESCRIPTORS = 250  # descriptors that one message can carry, besides three of our own
+MAX_DESCRIPTORS = 250  # descriptors that one message can carry, in addition to three of its own
 
 
 def socket_pair() -> tuple[int, int]:
-    """Two ends; messages keep their borders."""
+    """Two connected sockets that preserve message boundaries."""
     first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return first.detach(), second.detach()
 
 
 def send_message(fd: int, message: bytes, handles: Sequence[int] = ()) -> None:
-    """Raises OSError when the other end is gone."""
+    """Raises OSError if the other end is closed."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
     try:
         socket.send_fds(end, [message], list(handles), socket.MSG_NOSIGNAL)
@@ -39,9 +39,9 @@ def send_message(fd: int, message: bytes, handles: Sequence[int] = ()) -> None:
 
 
 def receive_message(fd: int, seconds: float | None = None) -> tuple[bytes, list[int]]:
-    """The next message and its descriptors; empty when the other end is gone.
+    """The next message and its descriptors; empty if the other end is closed.
 
-    Raises TimeoutError when nothing comes in time.
+    Raises TimeoutError if nothing arrives in time.
     """
     if seconds is not None and not is_readable(fd, seconds):
         raise TimeoutError
@@ -56,7 +56,7 @@ def receive_message(fd: int, seconds: float | None = None) -> tuple[bytes, list[
 
 
 def receive_last(fd: int) -> bytes:
-    """What came before now, empty if nothing did; from now on the other end cannot send."""
+    """A message that has already arrived, else empty; afterwards the other end cannot send."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
     try:
         end.shutdown(socket.SHUT_RD)
@@ -68,7 +68,7 @@ def receive_last(fd: int) -> bytes:
 
 
 def send_large(fd: int, content: dict[str, Any]) -> None:
-    """As JSON in shared memory: a message itself is limited to the size of a buffer."""
+    """Send JSON in shared memory, as a message is limited to the size of a buffer."""
     memory = os.memfd_create("headway", os.MFD_CLOEXEC)
     try:
         os.write(memory, json.dumps(content).encode())
@@ -78,13 +78,13 @@ def send_large(fd: int, content: dict[str, Any]) -> None:
 
 
 def receive_large(fd: int, seconds: float | None = None) -> dict[str, Any]:
-    """What `send_large` sent; empty when the other end is gone."""
+    """What `send_large` sent; empty if the other end is closed."""
     _, handles = receive_message(fd, seconds)
     return read_large(handles[0]) if handles else {}
 
 
 def read_large(memory: int) -> dict[str, Any]:
-    """The content of such memory, which is closed."""
+    """The content of such memory; closes it."""
     with open(memory, "rb") as file:
         file.seek(0)
         content: dict[str, Any] = json.loads(file.read())
@@ -92,28 +92,28 @@ def read_large(memory: int) -> dict[str, Any]:
 
 
 def is_readable(fd: int, seconds: float) -> bool:
-    """Whether a message, or the end, comes within that time."""
+    """Whether a message, or the end of the connection, arrives within that time."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(seconds, 0.0) * 1000))
 
 
 class SocketEnd:
-    """One end that is kept for long, in a process whose job may close any descriptor."""
+    """A long-lived socket in a process whose job may close any descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._identity = _fd_identity(fd)
 
     def usable(self) -> bool:
-        """Whether the number still is what it was."""
+        """Whether the descriptor still refers to this socket."""
         try:
             return _fd_identity(self.fd) == self._identity
         except OSError:
             return False
 
     def close(self) -> None:
-        """Once; nothing is closed that is not ours."""
+        """Close it, unless the number now refers to something else."""
         if self.usable():
             os.close(self.fd)
 
@@ -123,19 +123,19 @@ def _fd_identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-REPLY_S = 10.0  # a zygote that takes longer is not worth waiting for
+REPLY_S = 10.0  # a forkserver that takes longer is not worth waiting for
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpawnRequest:
-    """What the child shall be."""
+    """What the child should be."""
 
     invocation: Invocation
     env: dict[str, str]
     parent: int
-    death_signal: int = 0  # what it gets when its parent dies
+    death_signal: int = 0  # the signal that it gets when its parent dies
     new_session: bool = False
-    group: int | None = None  # 0: one of its own
+    group: int | None = None  # 0: its own
     fds: list[int] = field(default_factory=list)  # the numbers of its open descriptors
     umask: int = 0o022
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class SpawnRequest:
 
     @classmethod
     def decode(cls, text: bytes) -> SpawnRequest:
-        """What `encode` made."""
+        """The request that `encode` encoded."""
         raw: dict[str, Any] = json.loads(text)
         invocation = raw.pop("invocation")
         invocation["argv"], invocation["args"] = (
@@ -158,7 +158,7 @@ class SpawnRequest:
         return cls(invocation=Invocation(**invocation), **raw)
 
     def encode(self) -> bytes:
-        """For a zygote of perhaps another version of Python."""
+        """As JSON, since the forkserver may run another version of Python."""
         return json.dumps(asdict(self)).encode()
 
 
@@ -170,10 +170,10 @@ def request_from_this_process(
     restore_signals: bool = True,
     **fields: Any,
 ) -> SpawnRequest:
-    """A request for a child of this very process."""
+    """A request for a child of this process."""
     facts = linux.process_status()
     ignored = set(linux.ignored_signals(facts))
-    if restore_signals:  # as subprocess does it; the interpreter then ignores them again
+    if restore_signals:  # as subprocess does; the interpreter then ignores them again
         ignored -= {signal.SIGPIPE, signal.SIGXFSZ}
     inherited: dict[str, Any] = {
         "parent": os.getpid(),
@@ -190,10 +190,10 @@ def request_from_this_process(
 
 
 def inheritable_descriptors() -> list[int]:
-    """The descriptors that a child gets when nobody closes them."""
+    """The descriptors that a child inherits."""
     descriptors = []
     for entry in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own is gone
+        with contextlib.suppress(OSError):  # the descriptor of the listing is closed
             if os.get_inheritable(int(entry)):
                 descriptors.append(int(entry))
     return sorted(descriptors)
@@ -201,7 +201,7 @@ def inheritable_descriptors() -> list[int]:
 
 @contextlib.contextmanager
 def open_folder(path: str | bytes | None) -> Iterator[int]:
-    """A handle of the child's working directory."""
+    """A descriptor of the child's working directory."""
     try:
         fd = os.open(path or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -213,9 +213,9 @@ def open_folder(path: str | bytes | None) -> Iterator[int]:
 
 
 def request_process(forkserver: int, request: SpawnRequest, cwd: int, fds: Sequence[int]) -> int:
-    """Have it forked; returns its pid, once it is a child of this process.
+    """Have the process forked; returns its pid when it is a child of this process.
 
-    `fds` are what the descriptors `request.fds` of the child are of.
+    `fds` are the descriptors that become `request.fds` in the child.
     """
     if len(fds) > MAX_DESCRIPTORS:
         raise ColdStartRequired(
@@ -234,7 +234,7 @@ def request_process(forkserver: int, request: SpawnRequest, cwd: int, fds: Seque
                 answer, _ = receive_message(parent_end, REPLY_S)
             except (
                 TimeoutError
-            ):  # a child that answers from now on sees that nobody waits, and ends
+            ):  # a child that replies from now on finds the socket closed, and ends
                 answer = receive_last(parent_end)
                 if not answer:
                     raise ColdStartRequired(
@@ -257,17 +257,18 @@ def request_process(forkserver: int, request: SpawnRequest, cwd: int, fds: Seque
 
 @dataclass
 class ReceivedRequest:
-    """A request at the other end, with its handles."""
+    """A request at the receiving end, with its descriptors."""
 
     request: SpawnRequest
     reply: int
     cwd: int
     fds: list[int]
-    child_forkserver: int | None = None  # the way to its own nest, if that is there already
+    # Connection to its child forkserver, if there is one already.
+    child_forkserver: int | None = None
 
 
 def unpack_request(handles: Sequence[int]) -> ReceivedRequest:
-    """The request that came with these handles."""
+    """The request that came with these descriptors."""
     payload, reply, cwd, *fds = handles
     with open(payload, "rb") as file:
         file.seek(0)

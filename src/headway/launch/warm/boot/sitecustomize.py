@@ -1,7 +1,7 @@
-"""Runs first in the zygote. Do not import this file.
+"""Runs first in the forkserver. Do not import this file.
 
-The zygote lives here, in the last part of the interpreter's start: a process that it forks returns
-from this file, and the interpreter goes on with it as with any other start, to its `__main__`.
+The forkserver runs in the last part of the interpreter's start: a process that it forks returns
+from this file, and the interpreter continues as in any other start, with its `__main__`.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 def _chain(here: str) -> None:
-    """The sitecustomize that the job would have had, without us on its path."""
+    """Import the sitecustomize that the job would have had, without this folder on the path."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path_importer_cache.pop(here, None)
     ours = sys.modules.pop("sitecustomize")
@@ -18,10 +18,10 @@ def _chain(here: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = ours  # the import machinery wants one
+        sys.modules["sitecustomize"] = ours  # the import machinery requires one
 
 
-def _zygote(root: str) -> None:
+def _run_forkserver(root: str) -> None:
     fresh = set(sys.modules)
     sys.path.insert(0, root)
     try:
@@ -37,12 +37,12 @@ def _boot() -> None:
     for _ in range(4):  # headway/launch/warm/boot -> the folder that holds headway
         root = os.path.dirname(root)
     _chain(here)
-    _zygote(root)
+    _run_forkserver(root)
 
 
 try:
     _boot()
-except BaseException:  # the interpreter would go on, to a program that it has not
+except BaseException:  # the interpreter would continue with a program that it does not have
     import traceback
 
     traceback.print_exc()
