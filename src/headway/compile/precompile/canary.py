@@ -14,15 +14,17 @@ from torch.utils import _pytree as pytree
 
 from headway.errors import FINE, Reason
 
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; less exact types:
+# Relative tolerances; the second is for all other floating-point types.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 LOW_PRECISION_TOLERANCE = 5e-2
 
 
 class Canary:
-    """Stands before a compiled function.
+    """Wrap a compiled function and verify its first result.
 
-    `eager` computes the same without compiling. `watch()` gives a function that tells what the
-    dropped guards look at. `distrust(why)` makes torch forget the package, and compiles anew.
+    `eager` computes the same without compiling. `make_id_reader()` returns a function that returns
+    the ids of the objects behind the dropped guards. `on_mismatch(reason)` makes torch forget the
+    package and returns a newly compiled function.
     """
 
     def __init__(
@@ -46,13 +48,13 @@ class Canary:
         self.disabled = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result, from the package if it may be believed."""
+        """Call the package if it can be trusted, else the newly compiled function."""
         if self.disabled or torch.compiler.is_compiling():
             return self.compiled(*args, **kwargs)
         if not self.verified:
             return self._verify_first(args, kwargs)
         if self.read_ids is not None and self._outdated():
-            text = "something it depends on has changed"
+            text = "an object it depends on has changed"
             self._give_up(Reason(text, code="package-outdated"))
             return self.compiled(*args, **kwargs)
         result = self.compiled(*args, **kwargs)
@@ -64,7 +66,7 @@ class Canary:
         assert self.read_ids is not None
         try:
             return self.read_ids() != self.ids
-        except Exception:  # it was taken away, or is of another kind
+        except Exception:  # it was deleted, or has another type
             return True
 
     def _verify_first(self, args: Any, kwargs: Any) -> Any:
@@ -73,12 +75,12 @@ class Canary:
                 copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
                 with torch.no_grad():
                     expected = self.eager(*copies[0], **copies[1])
-        except Exception as error:  # there may be no memory for both
+        except Exception as error:  # possibly out of memory
             reason = Reason(f"{type(error).__name__}: {error}", code="package-not-comparable")
             self._give_up(reason)
             return self.compiled(*args, **kwargs)
         if drew_random():
-            text = "it draws random numbers, and the results cannot be compared"
+            text = "it draws random numbers, so the results cannot be compared"
             self._give_up(Reason(text, code="package-draws-random-numbers"))
             return self.compiled(*args, **kwargs)
         buffers = _copy_buffers(self.module)
@@ -86,7 +88,9 @@ class Canary:
         try:
             result = self.compiled(*args, **kwargs)
             reason = _difference(expected, result)
-        except Exception as error:  # if the job's own code raises it, it will again
+        except (
+            Exception
+        ) as error:  # an error of the job's own code is raised again by the next call
             reason = Reason(f"{type(error).__name__}: {error}", code="package-call-failed")
         if reason:
             _restore_buffers(buffers)
@@ -101,7 +105,7 @@ class Canary:
             read_ids = self.make_id_reader()
             self.ids = read_ids()
         except Exception as error:
-            text = f"what it depends on cannot be looked at: {type(error).__name__}"
+            text = f"cannot read the objects it depends on: {type(error).__name__}"
             self._give_up(Reason(text, code="package-outdated"))
         else:
             self.read_ids = read_ids
@@ -112,7 +116,7 @@ class Canary:
 
     @contextmanager
     def _state_restored(self) -> Iterator[Callable[[], bool]]:
-        """What runs inside leaves buffers and random numbers as they were; whether it drew some."""
+        """Restore buffers and random states; yields a function: were random numbers drawn?"""
         buffers, states = _copy_buffers(self.module), _random_states()
         drew = False
         try:
@@ -124,7 +128,7 @@ class Canary:
 
 
 def _random_states() -> list[Any]:
-    """Of torch on the CPU, of Python, and of NumPy and the GPU if the job uses them."""
+    """Random states of torch (CPU), Python, and of NumPy and the GPU if the job uses them."""
     states = [torch.get_rng_state(), random.getstate()]
     numpy = sys.modules.get("numpy.random")
     states.append(numpy.get_state() if numpy is not None else None)
@@ -161,20 +165,23 @@ def _restore_buffers(buffers: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def _difference(expected: Any, actual: Any) -> Reason:
-    """Empty if two results are the same but for rounding."""
+    """How two results differ; empty if they are equal within the tolerance."""
     actual_leaves, expected_leaves = pytree.tree_flatten(actual), pytree.tree_flatten(expected)
     if actual_leaves[1] != expected_leaves[1]:
         return Reason(
-            "its result has another structure than eager's", code="package-other-structure"
+            "the structure of its result differs from eager's", code="package-other-structure"
         )
     for ours, theirs in zip(actual_leaves[0], expected_leaves[0], strict=True):
         if not isinstance(theirs, torch.Tensor):
             if isinstance(theirs, (int, float, str, bool)) and ours != theirs:
-                text = f"its result is {ours!r}, eager's {theirs!r}"
+                text = f"its result is {ours!r}, eager's is {theirs!r}"
                 return Reason(text, code="package-other-value")
             continue
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            text = f"its result is {ours.dtype} {tuple(ours.shape)}, eager's another"
+            text = (
+                f"its result is {ours.dtype} {tuple(ours.shape)}, "
+                f"eager's is {theirs.dtype} {tuple(theirs.shape)}"
+            )
             return Reason(text, code="package-other-type")
         distance = _distance(ours.detach(), theirs)
         if distance > (
@@ -182,13 +189,13 @@ def _difference(expected: Any, actual: Any) -> Reason:
             if theirs.is_floating_point()
             else 0.0
         ):
-            text = f"its first result is {distance:.2g} away from eager's"
+            text = f"its first result differs from eager's by {distance:.2g} (relative)"
             return Reason(text, code="package-other-numbers")
     return FINE
 
 
 def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Relative, over the whole tensor; what is not a number must be so in both."""
+    """Relative distance over the whole tensor; NaN must match NaN."""
     ours, theirs = ours.double().nan_to_num(1e30), theirs.double().nan_to_num(1e30)
     if not theirs.numel():
         return 0.0

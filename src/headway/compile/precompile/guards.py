@@ -28,13 +28,13 @@ MAX_DEPTH = 4
 
 
 class UnknownIdentity(Exception):
-    """Nothing can be said of it that another process would understand."""
+    """The object has no description that is valid in another process."""
 
 
 def identity(value: Any, depth: int = 0) -> str:
-    """The same for two objects of two processes only if code made for one is right for both."""
+    """Describe an object; equal texts in two processes mean that code for one is right for both."""
     if depth > MAX_DEPTH:
-        raise UnknownIdentity("it is nested too deeply")
+        raise UnknownIdentity(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, PLAIN_TYPES):
         return f"{type(value).__qualname__} {value!r}"
     if isinstance(value, types.ModuleType):
@@ -54,9 +54,9 @@ def identity(value: Any, depth: int = 0) -> str:
     if isinstance(value, dict):
         return f"{_kind(value)} {_items(value, depth)}"
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if isinstance(name, str):  # functions of C, operators of torch
+    if isinstance(name, str):  # C functions, torch operators
         return f"{_kind(value)} {getattr(value, '__module__', None)}.{name}"
-    # What it holds is guarded by its own names, and those guards are kept.
+    # Its attributes have guards of their own, which torch keeps.
     return f"a {_kind(value)}"
 
 
@@ -75,7 +75,7 @@ def _function(function: types.FunctionType, depth: int) -> str:
 
 
 def code_text(code: types.CodeType) -> str:
-    """All that a piece of code computes, but for the values of the names that it looks up."""
+    """Everything that defines what code computes, except the values of names that it looks up."""
     count = code.co_argcount + code.co_kwonlyargcount
     flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     signature = (code.co_posonlyargcount, code.co_argcount, flags, code.co_varnames[:count])
@@ -86,7 +86,7 @@ def code_text(code: types.CodeType) -> str:
 def _constant(constant: Any) -> str:
     if isinstance(constant, types.CodeType):
         return code_text(constant)
-    if isinstance(constant, frozenset):  # its order is another one in each process
+    if isinstance(constant, frozenset):  # its order differs between processes
         return f"frozenset {sorted(map(_constant, constant))}"
     if isinstance(constant, tuple):
         return f"tuple {list(map(_constant, constant))}"
@@ -107,7 +107,7 @@ GUARDS_FILE = "headway-guards.json"
 
 @dataclass(frozen=True)
 class DroppedGuard:
-    """One guard: the expression it looks at, the module whose globals it sees, what was there."""
+    """A dropped guard: its expression, the module of its globals, and the object's identity."""
 
     source: str
     module: str
@@ -115,7 +115,7 @@ class DroppedGuard:
 
 
 class ModuleGlobals:
-    """A module's globals as they are now, with the names that dynamo adds once it has compiled."""
+    """The current globals of a module, with the names that dynamo adds while it compiles."""
 
     def __init__(self, module: str) -> None:
         self._globals = vars(sys.modules[module])
@@ -131,20 +131,20 @@ class ModuleGlobals:
 
 
 class PackageGuards:
-    """Those of one package: of the function that was given to torch.compile, and of its parts."""
+    """Dropped guards of a package: of the function given to torch.compile, and of its parts."""
 
     def __init__(self) -> None:
         self.dropped: list[DroppedGuard] = []
-        self.unportable_reason = ""  # why this package can be used by nobody else
+        self.unportable_reason = ""  # why no other process can use the package
 
     def add(self, entries: Any, module: str, *, top: bool) -> None:
-        """The guards of one compile; `top`: of the function itself, whose `self` is known."""
+        """Add the guards of a compile; `top`: of the function itself, whose `self` is known."""
         for entry in entries:
             if not is_dropped(entry):
                 continue
             source = entry.orig_guard.name
             if not top and "L[" in source:
-                self.unportable_reason = f"{source} is looked at in a part of its own"
+                self.unportable_reason = f"{source} is used in a separately compiled part"
                 continue
             try:
                 self.dropped.append(DroppedGuard(source, module, identity(entry.value)))
@@ -152,12 +152,12 @@ class PackageGuards:
                 self.unportable_reason = f"{source}: {error}"
 
     def write(self, folder: str) -> None:
-        """Beside the package."""
+        """Write them into the package's folder."""
         rows = sorted({(guard.source, guard.module, guard.identity) for guard in self.dropped})
         write_atomically(Path(folder) / GUARDS_FILE, json.dumps(rows))
 
     def make_id_reader(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
-        """The identities of all of them in this process, as quickly as Python can tell."""
+        """Return a fast function that returns the ids of all guarded objects in this process."""
         ids: dict[str, list[str]] = {}
         for source, module in sorted({(guard.source, guard.module) for guard in self.dropped}):
             ids.setdefault(module, []).append(f"id({source})")
@@ -178,31 +178,31 @@ def is_dropped(entry: Any) -> bool:
 
 
 def read_guards(folder: str) -> list[DroppedGuard]:
-    """What was kept beside a package."""
+    """Read the guards from a package's folder."""
     with open(os.path.join(folder, GUARDS_FILE), encoding="utf-8") as file:
         return [DroppedGuard(*row) for row in json.load(file)]
 
 
 def mismatch_reason(folder: str, function: Callable[..., Any]) -> str:
-    """Why a package may not be used for this function; empty if it may."""
+    """Why a package cannot be used for this function; empty if it can."""
     try:
         dropped = read_guards(folder)
     except (OSError, ValueError, TypeError):
-        return "nothing is kept of the guards it lacks"
+        return "the record of its dropped guards is missing or damaged"
     scope_locals = known_locals(function)
     for guard in dropped:
         try:
             scope = {"L": scope_locals, "G": ModuleGlobals(guard.module)}
             current = identity(eval(guard.source, scope))
         except Exception as error:
-            return f"{guard.source} cannot be told here: {type(error).__name__}"
+            return f"{guard.source} cannot be described here: {type(error).__name__}"
         if current != guard.identity:
-            return f"{guard.source} was {guard.identity} and is {current}"
+            return f"{guard.source} was {guard.identity}, now it is {current}"
     return ""
 
 
 def known_locals(function: Callable[..., Any]) -> dict[str, Any]:
-    """The locals that are known before a call: `self`."""
+    """The locals that are known before a call: only `self`."""
     owner = getattr(function, "__self__", None)
     code = getattr(function, "__code__", None)
     return {code.co_varnames[0]: owner} if owner is not None and code and code.co_varnames else {}

@@ -1,4 +1,4 @@
-"""Hooks in the parts of torch that make, load and use precompile packages."""
+"""Hooks in the modules of torch that create, load and use precompile packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.probe.recorder import guard, recorder
 
 
 class Packages:
-    """Those of this process."""
+    """The packages of this process."""
 
     def __init__(self) -> None:
         self.guards: dict[str, PackageGuards] = {}  # by package
@@ -32,11 +32,10 @@ class Packages:
         self.has_changes = False
 
     def guards_of(self, source_id: str) -> PackageGuards:
-        """The guards of a package."""
         return self.guards.setdefault(source_id, PackageGuards())
 
     def save(self) -> None:
-        """Let torch write its packages, and keep beside each what it lacks."""
+        """Let torch write its packages, and add the dropped guards to each."""
         import torch
         from torch._dynamo.package import DynamoCache
 
@@ -50,7 +49,7 @@ class Packages:
                 continue
             if guards.unportable_reason:
                 shutil.rmtree(folder, ignore_errors=True)
-                note(f"a package is not kept: {guards.unportable_reason}", code="package-not-kept")
+                note(f"package not stored: {guards.unportable_reason}", code="package-not-kept")
             else:
                 guards.write(folder)
 
@@ -59,12 +58,12 @@ packages = Packages()
 
 
 def note(text: str, *, code: str) -> None:
-    """Into the journal."""
+    """Write a note to the journal."""
     recorder.emit("note", hook="precompile", code=code, text=text)
 
 
 def install_bytecode(module: ModuleType) -> None:
-    """torch._dynamo.bytecode_transformation: names in a package must not be made again."""
+    """torch._dynamo.bytecode_transformation: names of a loaded package must not be reused."""
     module._unique_id_counter = itertools.count(time.time_ns() // 1000)  # type: ignore[attr-defined]
 
 
@@ -88,7 +87,7 @@ def install_guards(module: ModuleType) -> None:
         return original(*bound.args, **bound.kwargs)
 
     wrap(manager, "__init__", init)
-    logger = logging.getLogger(module.__name__)  # a line for each of them, and we keep them all
+    logger = logging.getLogger(module.__name__)  # one line per dropped guard, but none is lost
     logger.addFilter(lambda record: "is dropped with caching_precompile" not in str(record.msg))
 
 
@@ -122,7 +121,7 @@ def install_package(module: ModuleType) -> None:
             return original(self, fn)
         reason = mismatch_reason(folder, fn)
         if reason:
-            note(f"a package is not used: {reason}", code="package-guards-differ")
+            note(f"package not used: {reason}", code="package-guards-differ")
             return None
         package = original(self, fn)
         if package is not None:
@@ -149,7 +148,7 @@ def install_eval_frame(module: ModuleType) -> None:
         except Exception as error:
             if package is None or not is_new or not package.is_initialized():
                 raise
-            text = f"a package could not be loaded: {type(error).__name__}: {error}"
+            text = f"cannot load a package: {type(error).__name__}: {error}"
             note(text, code="package-not-loaded")
             packages.loaded_ids.discard(package.source_id)
             compiled = original(self, fn)
@@ -170,7 +169,7 @@ def install_eval_frame(module: ModuleType) -> None:
 
 
 def _insert_canary(module: ModuleType, context: Any, compiled: Any, fn: Any, package: Any) -> Any:
-    """The compiled function behind its canary."""
+    """Wrap the compiled function in a canary."""
     import torch
 
     from headway.compile.precompile.canary import Canary
@@ -182,7 +181,7 @@ def _insert_canary(module: ModuleType, context: Any, compiled: Any, fn: Any, pac
     eager = compiled._orig_mod.__call__ if optimized else fn
 
     def on_mismatch(reason: Reason) -> Callable[..., Any]:
-        note(f"a package is given up: {reason}", code=reason.code)
+        note(f"package discarded: {reason}", code=reason.code)
         torch._dynamo.config.caching_precompile = False
         package.uninstall()
         torch._dynamo.reset()

@@ -1,8 +1,8 @@
 """Explain a run's recompiles and derive the settings that avoid them: pure functions, no torch.
 
-Sources to mark as dynamic are the union of what the guards say and what torch's own lattice of
-shapes holds. Each alone misses some: a guard names only the first difference, and the lattice ends
-where torch gave up.
+The sources to mark as dynamic are the union of what failed guards name and what torch's own lattice
+of shapes records. Each alone misses some: a guard names only the first difference, and the lattice
+ends where torch stopped compiling.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from headway.compile.recompiles.record import Recompile, Record
 from headway.compile.recompiles.sources import DYNAMIC, SETTINGS, UNBACKED, VALUES, Source
 
 RESUME_FUNCTION = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
-WRAPPER_FILE = "/torch/_dynamo/external_utils.py:"  # stands between the call and a module of torch
-MAX_VALUES = 8  # that are shown of one cause
+WRAPPER_FILE = "/torch/_dynamo/external_utils.py:"  # torch's wrapper around its own modules
+MAX_VALUES = 8  # per cause
 MAX_STEPS = 100
-SPECIAL_SIZES = frozenset({"0", "1"})  # torch compiles them for themselves, also if dynamic
+SPECIAL_SIZES = frozenset({"0", "1"})  # torch specializes on these sizes, even if dynamic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """All recompiles of one place for one change of one input."""
+    """All recompiles of one place because of one change of one input."""
 
     kind: str
-    where: str  # file:line name of what is compiled
-    source: str = ""  # with its scope; empty where no input is to blame
+    where: str  # file:line name of the compiled function
+    source: str = ""  # with its scope; empty if no input caused it
     dim: int | None = None
-    values: tuple[str, ...] = ()  # that were seen, in order
+    values: tuple[str, ...] = ()  # observed values, in order
     count: int = 0  # on the rank that has most of them
     ns: int = 0  # likewise
     ranks: tuple[int, ...] = ()
-    steps: tuple[int, ...] = ()  # how many steps were done before each, on any rank
+    steps: tuple[int, ...] = ()  # steps completed before each recompile, on any rank
     caller: str = ""
-    line: str = ""  # where the guard comes from
+    line: str = ""  # of the user's code that the guard is for
     reason: str = ""
     cure: str = ""
-    code_line: str = ""  # the line of code that does the same as the setting
+    code_line: str = ""  # has the same effect as the setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitHit:
-    """torch gave up compiling a place: it runs uncompiled from then on."""
+    """torch reached its recompile limit: from then on the place runs uncompiled."""
 
     where: str
     limit: str
@@ -58,23 +58,23 @@ class LimitHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a run's recompiles cost, why they were made, and what to set."""
+    """What a run's recompiles cost, why they happened, and which settings avoid them."""
 
     torch: str | None
     recompiles: int  # on the rank that has most of them
     ns: int  # on the rank that lost most
     graphs: int
     compile_ns: int
-    causes: tuple[Cause, ...]  # the costliest first
+    causes: tuple[Cause, ...]  # most expensive first
     limit_hits: tuple[LimitHit, ...]
     dynamic: tuple[Source, ...]
     unbacked: tuple[Source, ...]
-    env: Mapping[str, str] = field(default_factory=dict)  # with what was set already
-    has_new_settings: bool = False  # there is more in it than was set already
-    last_step: int | None = None  # how many steps were done when the last one came
+    env: Mapping[str, str] = field(default_factory=dict)  # including what was already set
+    has_new_settings: bool = False  # `env` has more than was already set
+    last_step: int | None = None  # steps completed at the last recompile
 
     def to_dict(self) -> dict[str, Any]:
-        """What `headway recompiles --json` prints."""
+        """The output of `headway recompiles --json`."""
         return {
             "schema": 1,
             "torch": self.torch,
@@ -120,7 +120,7 @@ def _cause_to_dict(cause: Cause) -> dict[str, Any]:
 
 
 def advise(record: Record) -> Advice:
-    """The causes and the cure of a run's recompiles."""
+    """Find the causes of a run's recompiles and the settings that avoid them."""
     known = {sources.without_scope(source): source for source in record.lattice}
     compiled = [recompile for recompile in record.recompiles if not recompile.limit]
     steps = [recompile.step for recompile in record.recompiles if recompile.step is not None]
@@ -163,7 +163,7 @@ def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[C
 
 
 def _failed_guard(recompile: Recompile) -> Guard:
-    """The guard of the version that was used last: it is the most general one."""
+    """The failed guard of the version that was used last, which is the most general one."""
     if recompile.reasons:
         return parse(recompile.reasons[0])
     return Guard("rebuilt" if recompile.rebuilt else "late")
@@ -204,7 +204,7 @@ def _cause(
 
 
 def _mark(kind: str, where: str, code: str, dim: int | None) -> str:
-    """The line that marks a tensor before the call; between two graphs nobody can."""
+    """The call that marks a tensor before the compiled call; impossible between two graphs."""
     calls = {
         "size": "torch._dynamo.mark_dynamic",
         "duck": "torch._dynamo.mark_dynamic",
@@ -238,12 +238,12 @@ def _limit_hits(recompiles: Iterable[Recompile]) -> Iterator[LimitHit]:
 
 
 def _short_reason(reasons: Sequence[str]) -> str:
-    """The guard alone, without the code that torch quotes beside it."""
+    """The guard alone, without the code that torch appends."""
     return reasons[0].partition("\n")[0].partition("  #")[0].strip() if reasons else ""
 
 
 def _largest_rank_sum(recompiles: Iterable[Recompile], measure: Callable[[Recompile], int]) -> int:
-    """The sum on the rank where it is largest: ranks compile side by side."""
+    """The sum on the rank where it is largest: ranks compile in parallel."""
     by_rank: dict[int, int] = {}
     for recompile in recompiles:
         by_rank[recompile.rank] = by_rank.get(recompile.rank, 0) + measure(recompile)
@@ -252,16 +252,16 @@ def _largest_rank_sum(recompiles: Iterable[Recompile], measure: Callable[[Recomp
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What changes, and of that the sizes that become 0 or 1."""
+    """Sources that change; `unbacked` are those with sizes that become 0 or 1."""
 
     dynamic: tuple[Source, ...] = ()
     unbacked: tuple[Source, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)  # with what was set already
-    has_new_settings: bool = False  # there is more in it than that
+    env: Mapping[str, str] = field(default_factory=dict)  # including what was already set
+    has_new_settings: bool = False  # `env` has more than that
 
 
 def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
-    """`known`: names that torch has told whole, by their plain form."""
+    """Find the sources to mark; `known` maps plain names to full names that torch recorded."""
     if not record.recompiles:
         return Marks(env=_settings(record, [], [])[0])
     values: dict[Source, set[str]] = {}
@@ -285,7 +285,7 @@ def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
     unbacked = [
         source
         for source, new_values in values.items()
-        # Where the code asks for the size an unbacked one is refused.
+        # torch refuses unbacked sizes where the code branches on them.
         if source.dim is not None
         and new_values & SPECIAL_SIZES
         and source not in branched
@@ -298,7 +298,7 @@ def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
 def markable_sources(
     guard: Guard, recompile: Recompile, known: Mapping[str, str]
 ) -> Iterator[tuple[Source, set[str]]]:
-    """Sources that a setting of torch can mark, with the values that this guard tells of."""
+    """Yield sources that a torch setting can mark, with the values that this guard names."""
     name = sources.with_scope(guard.source, known)
     if guard.kind in ("size", "parameter"):
         yield Source(name, guard.dim), {guard.expected, guard.actual}
@@ -312,7 +312,7 @@ def markable_sources(
 
 
 def actual_value(guard: Guard, recompile: Recompile) -> str:
-    """The value that the call had: from the guard, or from what the probe found there."""
+    """The value at the failed call: from the guard, or as recorded by the probe."""
     if guard.actual or guard.source not in recompile.guard_values:
         return guard.actual
     value = recompile.guard_values[guard.source]
@@ -326,7 +326,7 @@ def actual_value(guard: Guard, recompile: Recompile) -> str:
 
 
 def _unmarkable_names(record: Record, known: Mapping[str, str]) -> set[str]:
-    """Names that the lattice holds as changing, and that are no integers."""
+    """Names that change but are not integers."""
     unmarkable_kinds = ("float", "pinned", "rank", "tensor_type", "type", "none", "constant")
     guards = (parse(reason) for recompile in record.recompiles for reason in recompile.reasons)
     names = {
@@ -343,7 +343,7 @@ def _unmarkable_names(record: Record, known: Mapping[str, str]) -> set[str]:
 
 
 def _changing_in_lattice(record: Record) -> Iterator[Source]:
-    """What of the lattice changes: `?` stands for that. The base of a view follows the view."""
+    """Sources that change, `?` in the lattice. The base of a view is implied by the view."""
     for name, shapes in record.lattice.items():
         if name.endswith("._base"):
             continue
@@ -365,7 +365,7 @@ def _fixed_in_lattice(record: Record) -> Iterator[Source]:
 
 
 def _owning_module(source: Source) -> str:
-    """The module, if the source is one of its parameters: the others change with it."""
+    """The module's parameters, if the source is one of them: the others change with it."""
     match = re.fullmatch(r"(.+\._parameters)\['[^']+'\]", source.name)
     return match[1] if match else ""
 
@@ -373,7 +373,7 @@ def _owning_module(source: Source) -> str:
 def _settings(
     record: Record, dynamic: Sequence[Source], unbacked: Sequence[Source]
 ) -> tuple[dict[str, str], bool]:
-    """The settings for the user's torch, and whether they are more than what was set already."""
+    """The settings for the user's torch, and whether they extend what was already set."""
     static = list(_fixed_in_lattice(record))
     settings: dict[str, str] = {}
     has_new = False

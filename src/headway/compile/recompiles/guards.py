@@ -1,4 +1,4 @@
-"""Parse the text of a failed guard: the kind of change, and which input changed."""
+"""Parse the text of a failed guard: which input changed, and how."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One failed guard; `source` is spelled as torch prints it, without its scope."""
+    """A failed guard; `source` is spelled as torch prints it, without its scope."""
 
     kind: str
     source: str = ""
     dim: int | None = None
     expected: str = ""
     actual: str = ""
-    other: tuple[str, int] | None = None  # the size that this one was taken to be equal to
-    text: str = ""  # the guard itself, without remarks
-    line: str = ""  # the user's file and line that the guard comes from
+    other: tuple[str, int] | None = None  # the size that was assumed to be equal
+    text: str = ""  # the guard without comments
+    line: str = ""  # file and line of the user's code that the guard is for
 
 
 @lru_cache(maxsize=50_000)
 def parse(reason: str) -> Guard:
-    """From `0/1: tensor 'x' size mismatch at index 0. expected 4, actual 5`, and the like."""
+    """Parse lines such as `0/1: tensor 'x' size mismatch at index 0. expected 4, actual 5`."""
     head, _, stack = reason.partition("\nUser stack trace:")
     body = re.sub(r"^\S*\d+/\d+\S*: ", "", head.strip())
     text, _, remark = body.partition("  #")
@@ -40,7 +40,7 @@ def parse(reason: str) -> Guard:
 
 
 def _line(stack: str) -> str:
-    """The innermost line of the user's own: torch's follow it when a module of torch is called."""
+    """The innermost line outside torch: inside modules of torch, torch's own lines follow it."""
     frames = re.findall(r'File "([^"\n]+)", line (\d+)', stack)
     user_frames = [(file, line) for file, line in frames if "/site-packages/torch/" not in file]
     return f"{user_frames[-1][0]}:{user_frames[-1][1]}" if user_frames else ""
@@ -108,7 +108,7 @@ def _constant(match: re.Match[str], body: str, remark: str) -> Guard:
     if source.endswith(".training"):
         return Guard("training", source, expected=value)
     if re.fullmatch(r"-?\d+", value):
-        # torch pads what it compares as a constant; a symbol that the code pins down is not padded.
+        # torch pads the text of constant guards, but not of symbols that the code specializes.
         pinned = not re.search(r" {3,}#", body) and len(source) < 40 and "#" in body
         return Guard("pinned" if pinned else _int(body), source, expected=value)
     if re.fullmatch(r"-?(?:\d[\d.]*(?:e[+-]?\d+)?|inf|nan)", value):
@@ -121,7 +121,7 @@ def _int(body: str) -> str:
 
 
 def _of(kind: str) -> _Make:
-    """A guard of that kind on the first thing that the pattern names."""
+    """Make a guard of that kind for the first group that matched."""
 
     def make(match: re.Match[str], body: str, remark: str) -> Guard:
         names = [text for text in match.groups() if text]

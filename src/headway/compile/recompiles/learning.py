@@ -1,6 +1,6 @@
 """Learn from finished runs which sources to mark as dynamic, and undo it if steps get slower.
 
-Kept beside the runs, in `.learned/<job>.json`.
+Stored next to the runs, in `.learned/<job>.json`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headway.storage import atomic_write
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What `run.json` and the journals say."""
+    """A run as its `run.json` and journals describe it."""
 
     identity: dict[str, Any]
     command: list[str]
@@ -37,7 +37,7 @@ class RecordedRun:
 
 
 def load_run(path: str) -> RecordedRun:
-    """Read a run; also one that is still going on."""
+    """Read a run, finished or not."""
     if "://" in path:
         with tempfile.TemporaryDirectory() as copy:
             run_files.fetch_run(path, Path(copy))
@@ -59,14 +59,14 @@ MIN_WINDOWS = 3
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The median step, and of how many."""
+    """The median step time, and the number of steps it is from."""
 
     ns: int
     steps: int
 
 
 def step_time(journals: Iterable[Journal]) -> StepTime | None:
-    """That of the slowest rank; None where no rank has made enough steps undisturbed."""
+    """The step time of the slowest rank; None if no rank has enough undisturbed steps."""
     times = [_journal_step_time(journal) for journal in journals if journal.role != "launcher"]
     return max((time for time in times if time is not None), key=lambda t: t.ns, default=None)
 
@@ -85,7 +85,7 @@ def _journal_step_time(journal: Journal) -> StepTime | None:
 
 
 def _undisturbed_windows(journal: Journal) -> Iterator[tuple[int, int]]:
-    """Time of a step and number of steps, of every window that no span reaches into."""
+    """Yield time per step and number of steps of each window that overlaps no span."""
     spans = sorted((s.start, s.end if s.end is not None else s.start) for s in journal.spans)
     index, busy_until = 0, 0
     for window in journal.windows:
@@ -99,65 +99,65 @@ def _undisturbed_windows(journal: Journal) -> Iterator[tuple[int, int]]:
 
 SCHEMA = 1
 LEARNED_FOLDER = ".learned"
-MAX_SLOWDOWN = 1.05  # so much longer may a step be
-MAX_COMMANDS = 20  # of one job whose steps are remembered
+MAX_SLOWDOWN = 1.05  # ratio of step times that is still accepted
+MAX_COMMANDS = 20  # per job whose step times are stored
 STOPPED_STATUSES = tuple(
     128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 )
-FAILED_BEFORE_FIRST_STEP = "with them the job failed before its first step"
+FAILED_BEFORE_FIRST_STEP = "the job failed before its first step with them"
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The steps of one command, as it is and with the sources marked."""
+    """Step times of one command, without and with marked sources."""
 
     without: StepTime | None = None
     marked: StepTime | None = None
-    off: str = ""  # why the sources are not marked any more
+    off: str = ""  # why the sources are no longer marked
 
     def judge(self) -> StepTimes:
-        """Taken back when both times are known and the marked one is clearly longer."""
+        """Turn the marks off if both times are known and steps are clearly slower with them."""
         if self.off or self.marked is None or self.without is None:
             return self
         if self.marked.ns <= MAX_SLOWDOWN * self.without.ns:
             return self
         percent = 100 * (self.marked.ns / self.without.ns - 1)
         times = f"{self.marked.ns / 1e6:.2f} ms instead of {self.without.ns / 1e6:.2f} ms"
-        return replace(self, off=f"with them a step took {times}, {percent:.0f} % longer")
+        return replace(self, off=f"a step took {times} with them, {percent:.0f} % longer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedSources:
-    """What is known of one job under one torch; `paces` by the command's mark."""
+    """What is known about a job under one version of torch; `paces` maps command digests."""
 
     torch: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     paces: Mapping[str, StepTimes] = field(default_factory=dict)
 
     def step_times(self, command: str) -> StepTimes:
-        """Of that command."""
+        """The step times of a command."""
         return self.paces.get(command, StepTimes())
 
     def with_step_times(self, command: str, step_times: StepTimes) -> LearnedSources:
-        """The newest commands are kept."""
+        """Set the step times of a command; only the newest MAX_COMMANDS commands are kept."""
         others = [(name, times) for name, times in self.paces.items() if name != command]
         return replace(self, paces=dict([*others, (command, step_times)][-MAX_COMMANDS:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvidence:
-    """What a run that is over has shown."""
+    """What a finished run showed."""
 
-    torch: str | None  # None if nothing was compiled
-    env: Mapping[str, str]  # what it had set, and what its recompiles ask for
-    applied: bool  # whether it ran with what was learned
-    marked: bool  # whether anything was marked, by us or by the user
+    torch: str | None  # version; None if nothing was compiled
+    env: Mapping[str, str]  # what was set, and what its recompiles require
+    applied: bool  # whether it ran with the learned settings
+    marked: bool  # whether anything was marked, by Headway or by the user
     time: StepTime | None
-    failed_before_first_step: bool  # it failed before its first step
+    failed_before_first_step: bool
 
 
 def command_digest(command: Sequence[str]) -> str:
-    """Times are compared between runs of the very same command only."""
+    """A digest of a command: step times are compared only between runs of the same command."""
     return hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace")).hexdigest()[
         :16
     ]
@@ -166,22 +166,22 @@ def command_digest(command: Sequence[str]) -> str:
 def settings_to_apply(
     learned: LearnedSources, command: str, env: Mapping[str, str]
 ) -> tuple[dict[str, str], str]:
-    """What to set for the next run, and the line that says so; nothing that the user has set."""
+    """Settings for the next run and a line that names them; none if the user has set any."""
     if not learned.env:
         return {}, ""
     if off := learned.step_times(command).off:
-        return {}, with_code(f"learned sources are not marked: {off}", code="learned-sources-off")
+        return {}, with_code(f"learned sources are off: {off}", code="learned-sources-off")
     already_set = [name for name in SETTINGS if env.get(name)]
     if already_set:
-        text = f"learned sources are left to you, as {already_set[0]} is set"
+        text = f"learned sources are not used because {already_set[0]} is set"
         return {}, with_code(text, code="learned-sources-not-applied")
     entries = [count(len(text.split(",")), "entry") for text in learned.env.values()]
     listed = ", ".join(f"{name} ({size})" for name, size in zip(learned.env, entries, strict=True))
-    return dict(learned.env), f"set as earlier runs have taught: {listed}"
+    return dict(learned.env), f"set from earlier runs: {listed}"
 
 
 def update_learned(learned: LearnedSources, command: str, evidence: RunEvidence) -> LearnedSources:
-    """What is known once a run is over. Times of another torch say nothing of this one."""
+    """Merge the evidence of a finished run; another version of torch starts over."""
     if evidence.applied and evidence.failed_before_first_step:
         return learned.with_step_times(
             command, replace(learned.step_times(command), off=FAILED_BEFORE_FIRST_STEP)
@@ -198,7 +198,7 @@ def update_learned(learned: LearnedSources, command: str, evidence: RunEvidence)
         name: text for name, text in sources.supported_entries(both, evidence.torch).items() if text
     }
     step_times = learned.step_times(command)
-    if step_times.off and env != learned.env:  # there is more to mark than what was too slow
+    if step_times.off and env != learned.env:  # the marks that were too slow have changed
         step_times = replace(step_times, off="", marked=None)
     if evidence.time is not None and evidence.applied:
         step_times = replace(step_times, marked=evidence.time)
@@ -208,18 +208,18 @@ def update_learned(learned: LearnedSources, command: str, evidence: RunEvidence)
 
 
 def summary_lines(learned: LearnedSources, before: LearnedSources, command: str) -> list[str]:
-    """What to say at the end of a run: that something was learned, or taken back."""
+    """Lines to print at the end of a run if something was learned or turned off."""
     off = learned.step_times(command).off
     if off and not before.step_times(command).off:
-        text = f"learned sources will not be marked again: {off}"
+        text = f"learned sources are off from now on: {off}"
         return [with_code(text, code="learned-sources-off")]
     if learned.env != before.env and not off:
-        return ["learned sources for the next run with --learn; `headway recompiles` shows them"]
+        return ["learned sources to mark in the next run with --learn; see `headway recompiles`"]
     return []
 
 
 class RecompileLearner:
-    """One run with `--learn`: what it gets from those before it, and leaves for the next."""
+    """Apply the settings that earlier runs learned, and learn from this run (`--learn`)."""
 
     def __init__(
         self, runs: Path, job: str, command: Sequence[str], log: Callable[[str], object]
@@ -230,14 +230,14 @@ class RecompileLearner:
         self.applied: dict[str, str] = {}
 
     def begin(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What to add to the job's environment."""
+        """Return what to add to the job's environment."""
         self.applied, line = settings_to_apply(self.learned, self.command, env)
         if line:
             self.log(f"headway: {line}")
         return self.applied
 
     def end(self, run: Path, status: int) -> None:
-        """Nothing here can cost the job its exit code."""
+        """Learn from the finished run; an error here does not change the job's exit code."""
         try:
             learned = update_learned(
                 self.learned, self.command, collect_evidence(run, self.applied, status)
@@ -247,15 +247,14 @@ class RecompileLearner:
             for line in summary_lines(learned, self.learned, self.command):
                 self.log(f"headway: {line}")
         except Exception as error:
-            text = f"headway: nothing was learned ({type(error).__name__}: {error})"
+            text = f"headway: learning from the run failed ({type(error).__name__}: {error})"
             self.log(with_code(text, code="learning-failed"))
 
 
 def collect_evidence(run: Path, applied: Mapping[str, str], status: int) -> RunEvidence:
-    """What the run in that folder has shown."""
     journals, _ = reader.read_journals(str(run / run_files.JOURNAL))
     record = collect(journals)
-    # Unbacked sizes can make torch refuse the code: only what a run had set is taken over.
+    # Unbacked sizes can make torch refuse the code: keep only those that the run had set.
     unbacked = record.marked.get(SETTINGS[UNBACKED], "")
     return RunEvidence(
         torch=record.torch if record.graphs else None,
@@ -270,17 +269,17 @@ def collect_evidence(run: Path, applied: Mapping[str, str], status: int) -> RunE
 
 
 def _failed(status: int) -> bool:
-    """By itself: a job that was ended, or ran out of memory, would have been without them too."""
+    """Whether the job failed by itself: it was not stopped by a signal or killed."""
     return status > 0 and status not in STOPPED_STATUSES
 
 
 def _tried_to_compile(journals: Iterable[Journal]) -> bool:
-    """Sources are marked when something is compiled; before that they change nothing."""
+    """Whether any compile started: before that, marked sources have no effect."""
     return any(span.name == "compile" for journal in journals for span in journal.spans)
 
 
 def read_learned(path: Path) -> LearnedSources:
-    """What the file says; nothing where there is none, or none that can be read."""
+    """Read the file; empty if it is missing or unreadable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
@@ -300,7 +299,7 @@ def _read_step_times(content: Mapping[str, Any]) -> StepTimes:
 
 
 def write_learned(path: Path, job: str, learned: LearnedSources) -> None:
-    """All of it or nothing."""
+    """Write the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"schema": SCHEMA, "job": job, **asdict(learned)}
     atomic_write.write_atomically(path, json.dumps(content, indent=1) + "\n")

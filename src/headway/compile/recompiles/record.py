@@ -11,36 +11,36 @@ from headway.journal.reader import Journal, Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompile:
-    """One compile that could have been spared, or the one that torch refused to make."""
+    """A compile that was avoidable, or one that torch refused because of a limit."""
 
     rank: int
     where: str
-    reasons: tuple[str, ...]  # of every version of the frame; the one used last comes first
+    reasons: tuple[str, ...]  # one per version of the frame, most recently used first
     caller: str = ""
     guard_values: Mapping[str, Any] = field(
         default_factory=dict
     )  # values, by the name in the guard
     step: int | None = None
     ns: int = 0
-    rebuilt: bool = False  # the same place, but no version to compare with
-    limit: str = ""  # torch gave up: from here on the frame is not compiled
+    rebuilt: bool = False  # compiled before, but no version is left to compare with
+    limit: str = ""  # torch reached it and no longer compiles the frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """All compiles of a run."""
+    """Everything about the compiles of a run."""
 
     torch: str | None
     recompiles: tuple[Recompile, ...]
-    lattice: Mapping[str, tuple[Any, ...]]  # source -> the shapes that torch has known of it
-    marked: Mapping[str, str]  # sources that were marked from outside, by torch's setting
-    graphs: int  # compiled on the rank that compiled most
-    ns: int  # spent compiling on the rank that spent most
+    lattice: Mapping[str, tuple[Any, ...]]  # source -> the shapes that torch recorded
+    marked: Mapping[str, str]  # torch's setting -> sources marked by it
+    graphs: int  # on the rank that compiled most
+    ns: int  # on the rank that spent most time compiling
     steps: int
 
 
 def collect(journals: Iterable[Journal]) -> Record:
-    """From all processes of all attempts; the order does not matter."""
+    """Collect from the journals of all processes and attempts, in any order."""
     processes = sorted(
         (journal for journal in journals if journal.role != "launcher" and not journal.helper),
         key=lambda journal: (journal.rank or 0, journal.begin, journal.name),
@@ -79,7 +79,7 @@ def collect(journals: Iterable[Journal]) -> Record:
 
 
 def _recompiles(journal: Journal, rank: int, compiles: Sequence[Span]) -> list[Recompile]:
-    """Compiles that were made for a reason, or only after the start; backward with forward."""
+    """Compiles with a reason or after the start; the backward time is added to the forward."""
     backward: dict[str, int] = {}
     for span in compiles:
         if span.fields.get("trigger") == "LAZY_BACKWARD":
@@ -127,7 +127,7 @@ def _limit_reached(event: Mapping[str, Any], rank: int) -> Recompile:
 
 
 def _reasons(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The first one whole, as torch gave it; of the others at least their beginning."""
+    """The first reason in full, as torch gave it; the others possibly truncated."""
     first = _text(fields.get("reason"))
     listed = fields.get("reasons")
     others = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
@@ -135,7 +135,7 @@ def _reasons(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _step(journal: Journal, span: Span) -> int:
-    """How many steps were done when it began; by the clock where the journal does not say."""
+    """Steps completed at its start; estimated from the clock if the journal has no count."""
     step = span.fields.get("step")
     if type(step) is int:
         return step
@@ -151,7 +151,7 @@ def _length(span: Span) -> int:
 
 
 def _made_a_graph(span: Span) -> bool:
-    """A span that dynamo opened, and closed without a failure; users may open some of that name."""
+    """Whether dynamo opened and closed the span without failure; users may use the same name."""
     forward = span.fields.get("trigger") == "DYNAMO"
     return forward and span.end is not None and not span.fields.get("failed")
 

@@ -15,12 +15,12 @@ from headway.compile.recompiles.kinds import KINDS
 from headway.compile.recompiles.verify import Trial, best_trial
 from headway.format import count, duration, one_line, truncate_left
 
-MAX_ROWS = 12  # rows of a list; --json has all
+MAX_ROWS = 12  # per list; --json has all
 MAX_MARKS = 8
 
 
 def page(advice: Advice, run: str) -> Iterator[Text]:
-    """All of it, line by line."""
+    """Yield the lines of the report."""
     yield _headline(advice)
     for hit in advice.limit_hits[:MAX_ROWS]:
         yield from _limit_hit(hit)
@@ -37,7 +37,9 @@ def page(advice: Advice, run: str) -> Iterator[Text]:
     yield Text("")
     verify = f"headway recompiles {shlex.quote(run)} --verify"
     yield (
-        Text("  Next:  ").append(verify, "bold").append("   runs the first steps again, and counts")
+        Text("  Next:  ")
+        .append(verify, "bold")
+        .append("   runs the first steps again and compares")
     )
 
 
@@ -57,13 +59,15 @@ def _limit_hit(hit: LimitHit) -> Iterator[Text]:
     since = "" if hit.step is None else f" after step {hit.step:,}"
     details = f"{one_line(hit.limit, 40)}, {_ranks(hit.ranks)}"
     line = Text("  Warning: ", style="bold yellow")
-    yield line.append(Text(f"torch gave up compiling {_place(hit.where)}{since} ({details})"))
-    yield Text("    Where no version of it fits it runs uncompiled, silently. A higher limit only")
-    yield Text("    hides that; its causes and their cures are below.")
+    yield line.append(Text(f"torch stopped compiling {_place(hit.where)}{since} ({details})"))
+    yield Text(
+        "    Calls that fit no compiled version now run uncompiled. A higher limit only hides"
+    )
+    yield Text("    that; causes and fixes are listed below.")
 
 
 def _row(cause: Cause) -> Iterator[Text]:
-    cost = f"{cause.count} x {duration(cause.ns):>8}" if cause.count else "gave up"
+    cost = f"{cause.count} x {duration(cause.ns):>8}" if cause.count else "limit hit"
     prefix = f"  {cost:>15}  "
     line = Text(prefix).append(_source_text(cause) or KINDS[cause.kind].title, "bold")
     values = ", ".join(one_line(value, 40) for value in cause.values)
@@ -85,31 +89,31 @@ def _settings(advice: Advice) -> Iterator[Text]:
     version = sources.version(advice.torch)
     title_version = f"torch {version[0]}.{version[1]}" if version else "any torch"
     yield Text("")
-    yield Text(f"Set this for the next run; no code changes ({title_version})", style="bold")
+    yield Text(f"Set this for the next run; no code change needed ({title_version})", style="bold")
     for name, text in advice.env.items():
         yield Text(f"  export {name}={one_line(shell_quoted(text))}")
-    yield Text("  or let Headway do it:  headway run --learn -- COMMAND", style="dim")
+    yield Text("  or let Headway set it:  headway run --learn -- COMMAND", style="dim")
 
 
 def _marks(causes: Sequence[Cause]) -> Iterator[Text]:
-    """The same in code, where it can be said there."""
+    """The equivalent calls in the code, for causes that have one."""
     lines = {(cause.caller, cause.code_line): cause for cause in causes if cause.code_line}
     if not lines:
         return
     yield Text("")
-    yield Text("The same in the code, before the call", style="bold")
+    yield Text("Or in the code, before the call", style="bold")
     for (caller, code_line), cause in list(lines.items())[:MAX_MARKS]:
         yield Text(f"  {_place(caller or cause.where)}:  ").append(one_line(code_line, 200), "bold")
     yield from _more(len(lines), MAX_MARKS)
 
 
 def _code(causes: Sequence[Cause]) -> Iterator[Text]:
-    """What no setting cures."""
+    """Causes that no setting can fix."""
     uncured = [cause for cause in causes if not KINDS[cause.kind].marked]
     if not uncured:
         return
     yield Text("")
-    yield Text("These need a change of code", style="bold")
+    yield Text("Code changes needed", style="bold")
     for cause in uncured[:MAX_ROWS]:
         line = Text(f"  {KINDS[cause.kind].title}", style="bold")
         source = sources.spelling_in_code(_source_text(cause))
@@ -130,7 +134,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _place(where: str) -> str:
-    """`/long/way/model.py:10 forward` as seen from here."""
+    """A path such as `/long/way/model.py:10 forward`, relative to the current folder."""
     file, _, rest = where.partition(":")
     inside = os.path.relpath(file) if os.path.isabs(file) else file
     return (
@@ -141,17 +145,14 @@ def _place(where: str) -> str:
 
 
 def shell_quoted(text: str) -> str:
-    """As a shell takes it: in double quotes where nothing in it means anything there."""
+    """Quote for a shell: in double quotes if no character is special there."""
     if re.search(r'[$`"!\n]|\\[\\]|\\$', text):
         return shlex.quote(text)
     return f'"{text}"'
 
 
-# Trials.
-
-
 def trials_table(recorded: Advice, trials: Sequence[Trial], steps: int) -> Iterator[Text]:
-    """Before and after, in a table; then what came of it."""
+    """A table of the trials, before and after, then the conclusion."""
     columns = "  {:<36}{:>11}{:>8}{:>12}   {}"
     titles = ("", "recompiles", "graphs", "compiling", "")
     yield Text(columns.format(*titles).rstrip(), style="dim")
@@ -164,7 +165,7 @@ def trials_table(recorded: Advice, trials: Sequence[Trial], steps: int) -> Itera
     for trial in trials:
         if trial.failed:
             yield Text("")
-            yield Text(f"The trial {trial.name!r} ended like this:", style="bold red")
+            yield Text(f"The trial {trial.name!r} failed with:", style="bold red")
             yield from (Text(f"  {one_line(line, 200)}") for line in trial.log.splitlines())
     yield Text("")
     yield from _verdict(recorded, trials)
@@ -175,23 +176,23 @@ def _exit_text(trial: Trial) -> str:
 
 
 def _limit_hits_text(advice: Advice) -> str:
-    return f"gave up on {count(len(advice.limit_hits), 'place')}" if advice.limit_hits else ""
+    return f"limit hit in {count(len(advice.limit_hits), 'place')}" if advice.limit_hits else ""
 
 
 def _verdict(recorded: Advice, trials: Sequence[Trial]) -> Iterator[Text]:
     best = best_trial(trials)
     if trials[0].failed:
-        yield Text("  The job does not get through its first steps as it is.", style="bold red")
+        yield Text("  The unchanged job fails in its first steps.", style="bold red")
         return
     if len(trials) < 2:
-        yield Text("  No setting helps here; the trial shows the code as it is now.")
+        yield Text("  No setting helps; the trial shows the current code.")
         return
     if best is trials[0]:
-        yield Text("  The settings do not help here.", style="bold yellow")
+        yield Text("  The settings do not help.", style="bold yellow")
         return
     avoided = trials[0].advice.recompiles - best.advice.recompiles
-    yield Text(f"  The settings spare {count(avoided, 'recompile')}:", style="bold green")
+    yield Text(f"  The settings avoid {count(avoided, 'recompile')}:", style="bold green")
     for name, text in best.env.items():
         yield Text(f"  export {name}={one_line(shell_quoted(text))}")
     if best.advice.recompiles:
-        yield Text("  What is left needs a change of code, which no trial can make for you.")
+        yield Text("  The remaining recompiles need code changes.")

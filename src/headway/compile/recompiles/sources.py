@@ -1,8 +1,8 @@
-"""Names of inputs as dynamo spells them, and the settings of torch that mark them.
+"""Names of inputs as dynamo spells them, and the torch settings that mark them as dynamic.
 
 An entry of TORCH_COMPILE_DYNAMIC_SOURCES is a name, or a regular expression that is matched from
-the start; torch takes out the spaces and splits at commas. From 2.13 on `:N` at its end stands
-for one dimension; before, such an entry matches nothing, and nobody says so.
+the start; torch removes spaces and splits at commas. Since torch 2.13 `:N` at its end selects one
+dimension; earlier versions silently match nothing with such an entry.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ VALUES = "TORCH_COMPILE_DYNAMIC_VALUES"
 # The same settings in torch.compiler.config.
 SETTINGS = {DYNAMIC: "dynamic_sources", UNBACKED: "unbacked_sources", VALUES: "dynamic_values"}
 DIMENSIONS_SINCE = (2, 13)
-MIN_FOLDED = 3  # so many names of one form become a regular expression
+MIN_FOLDED = 3  # names of one pattern from which on a regular expression replaces them
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """An input and one of its dimensions; none for a number, or for all of them."""
+    """An input and one of its dimensions; `dim` is None for numbers and for all dimensions."""
 
     name: str
     dim: int | None = None
@@ -32,36 +32,36 @@ class Source:
 
 
 def without_scope(name: str) -> str:
-    """Without its scope, as torch prints it in a guard: `L['x'][0]` is `x[0]`."""
+    """Remove the scope, as torch does in guards: `L['x'][0]` becomes `x[0]`."""
     return re.sub(r"""L\[\s*['"](.*?)['"]\s*\]""", r"\1", name)
 
 
 def spelling_in_code(name: str) -> str:
-    """As the code says it: globals without their scope too."""
+    """The name as in the user's code: globals also without scope."""
     return re.sub(r"G\['(\w+)'\]", r"\1", without_scope(name))
 
 
 def with_scope(name: str, known: Mapping[str, str]) -> str:
-    """With its scope again; `known`: names that torch has told whole, by their plain form."""
+    """Add the scope again; `known` maps plain names to the full names that torch recorded."""
     if name in known or re.match(r"[LG]\[", name):
         return known.get(name, name)
     return re.sub(r"^([A-Za-z_]\w*)", r"L['\1']", name)
 
 
 def version(text: str | None) -> tuple[int, int] | None:
-    """`2.13.0+cpu` is (2, 13)."""
+    """Parse a version: `2.13.0+cpu` becomes (2, 13)."""
     match = re.match(r"(\d+)\.(\d+)", text or "")
     return (int(match[1]), int(match[2])) if match else None
 
 
 def knows_dimensions(torch: str | None) -> bool:
-    """Whether that version takes `:N`; where it is not known, what all versions take is safe."""
+    """Whether that version supports `:N`; False if the version is unknown."""
     parsed = version(torch)
     return parsed is not None and parsed >= DIMENSIONS_SINCE
 
 
 def entries(sources: Iterable[Source], static: Iterable[Source], torch: str | None) -> list[str]:
-    """Entries that mark what is wanted, and as little else as names can tell."""
+    """Entries that mark these sources and as few others as possible."""
     by_dim = knows_dimensions(torch)
     remaining = list(dict.fromkeys(s if by_dim else Source(s.name) for s in sources))
     names = {source.name for source in remaining}
@@ -76,18 +76,18 @@ def entries(sources: Iterable[Source], static: Iterable[Source], torch: str | No
 
 
 def any_key(container: str, dim: int | None, torch: str | None) -> str:
-    """One entry for everything in a container."""
+    """An entry for all keys of a container."""
     pattern = rf"{_escaped(container)}\['[^']+'\]\Z"
     return _entry(pattern, dim if knows_dimensions(torch) else None)
 
 
 def join(marked: str, new: Sequence[str]) -> str:
-    """What was set already, and what is new."""
+    """Append new entries to those that were already set."""
     return ",".join(filter(None, dict.fromkeys([*_split(marked), *new])))
 
 
 def supported_entries(env: Mapping[str, str], torch: str | None) -> dict[str, str]:
-    """Without entries that this version would match with nothing."""
+    """Remove entries that this version does not support."""
     if knows_dimensions(torch):
         return dict(env)
     return {
@@ -97,7 +97,7 @@ def supported_entries(env: Mapping[str, str], torch: str | None) -> dict[str, st
 
 
 def as_dynamic(env: Mapping[str, str], keep: str = "") -> dict[str, str]:
-    """The same settings with sizes that are dynamic only, not unbacked, but for those to keep."""
+    """The same settings with unbacked sizes marked as dynamic instead, except those in `keep`."""
     no_longer_unbacked = [
         entry for entry in _split(env.get(UNBACKED, "")) if entry not in _split(keep)
     ]
@@ -106,7 +106,7 @@ def as_dynamic(env: Mapping[str, str], keep: str = "") -> dict[str, str]:
 
 
 def is_covered(source: Source, marked: str, torch: str | None) -> bool:
-    """Whether that source is marked already, as torch itself would decide it."""
+    """Whether the source is already marked, by torch's own matching rules."""
     for entry in _split(marked):
         pattern, dim = entry, None
         suffix = re.match(r"(.+):(\d+)$", entry)
@@ -131,13 +131,13 @@ def _fold(
     pattern_of: Callable[[str], str],
     out: list[str],
 ) -> list[Source]:
-    """Names of one form become one entry, unless it would mark one that never changes."""
+    """Replace names of one pattern by one entry, unless it matches a source that never changes."""
     groups: dict[tuple[str, int | None], list[Source]] = {}
     for source in sources:
         groups.setdefault((pattern_of(source.name), source.dim), []).append(source)
     unfolded = []
     for (pattern, dim), members in groups.items():
-        # A number has no dimension, so that `:N` marks it all the same.
+        # Numbers have no dimension, but torch marks them by `:N` too.
         marks_unchanging = any(
             other.dim in (dim, None) and re.match(pattern, other.name) for other in unchanging
         )
@@ -149,26 +149,26 @@ def _fold(
 
 
 def _numbered(name: str) -> str:
-    """The same name with any numbers in it."""
+    """A pattern for the same name with any numbers."""
     pieces = re.split(r"([0-9]+)", name)
     return "".join(r"\d+" if piece.isdecimal() else _escaped(piece) for piece in pieces) + r"\Z"
 
 
 def _keyed(name: str) -> str:
-    """The same container with any key; all locals of all frames are no container."""
+    """A pattern for the same container with any key; the locals themselves are no container."""
     match = re.fullmatch(r"([LG]\[.+)\['[^']+'\]", name)
     return any_key(match[1], None, None) if match else _escaped(name) + r"\Z"
 
 
 def _exactly(name: str) -> str:
-    """The name itself where torch can take it as it is, else an expression for just that."""
+    """The name itself if torch reads it literally, else a pattern that matches only this name."""
     if re.fullmatch(r"[LG]\['[\w.]+'\](?:\.\w+|\['[\w.]+'\]|\[\d+\])*", name):
         return name
     return _escaped(name) + r"\Z"
 
 
 def _escaped(name: str) -> str:
-    """For torch, to which a comma ends an entry and a space is nothing; plain in any shell."""
+    """Escape for torch (comma ends an entry, spaces are removed) and for any shell."""
     return "".join(_character(c) for c in name)
 
 

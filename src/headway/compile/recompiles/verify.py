@@ -17,24 +17,24 @@ from headway.compile.recompiles.sources import SETTINGS, UNBACKED
 from headway.errors import HeadwayError
 from headway.probe import ENV_STEPS
 
-EXTRA_STEPS = 5  # after the last recompile that was recorded
-MAX_ROUNDS = 3  # of a setting and what it still left to find
-LOG_TAIL_LINES = 15  # lines of a trial that failed
+EXTRA_STEPS = 5  # after the last recorded recompile
+MAX_ROUNDS = 3  # of trials, each with what the one before found
+LOG_TAIL_LINES = 15  # shown of a failed trial
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of the first steps."""
+    """A run of the job's first steps."""
 
     name: str
     env: Mapping[str, str]
     code: int
     advice: Advice
-    log: str = ""  # the end of it, if it failed
+    log: str = ""  # the last lines, if it failed
 
     @property
     def failed(self) -> bool:
-        """Whether the job itself did not get through it."""
+        """Whether the job exited with an error."""
         return self.code != 0
 
 
@@ -45,10 +45,10 @@ def verify(
     steps: int,
     log: Callable[[str], object] = lambda text: None,
 ) -> list[Trial]:
-    """As it is, then with the settings; again as long as a trial finds more to mark."""
+    """Run without and with the settings, and repeat while a trial finds more to mark."""
     with tempfile.TemporaryDirectory(prefix="headway-verify-") as folder:
         runner = _TrialRunner(command, cwd, steps, Path(folder), log)
-        trials = [runner.run("as it is", {})]
+        trials = [runner.run("unchanged", {})]
         env = dict(advice.env)
         if trials[0].failed or not env:
             return trials
@@ -61,18 +61,18 @@ def verify(
             if not trials[-1].advice.recompiles or more == env:
                 break
             env = more
-            trials.append(runner.run("with what that found", env))
+            trials.append(runner.run("with more settings", env))
         return trials
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """The trial that got through with the fewest recompiles; of several, the simplest."""
+    """The successful trial with the fewest recompiles; the first of several."""
     completed = [trial for trial in trials if not trial.failed] or list(trials[:1])
     return min(completed, key=lambda trial: trial.advice.recompiles)
 
 
 class _TrialRunner:
-    """Where trials are run, each for itself and with caches of its own."""
+    """Run trials, each with its own folder and empty caches."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class _TrialRunner:
         )
         if not (folder / "run" / "journal").is_dir():
             raise HeadwayError(
-                "the trial could not be started: " + " ".join(tail[-1:]), code="trial-not-started"
+                "cannot start the trial: " + " ".join(tail[-1:]), code="trial-not-started"
             )
         return Trial(
             name, env, process.returncode, load_run(str(folder / "run")).advice, "\n".join(tail)
         )
 
     def _environment(self, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-        """Without what an outer launcher or the user has set; caches empty, so that all compile."""
+        """The environment without settings of an outer launcher or the user, with empty caches."""
         inherited = {
             name: value
             for name, value in os.environ.items()

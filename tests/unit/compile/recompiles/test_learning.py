@@ -164,7 +164,7 @@ def test_a_lesson_from_runs_on_disk(tmp_path: Path, golden: Golden) -> None:
     assert re.findall(r"[\d.]+", said[-1]) == ["500.00", "250.00", "100"]
     third = lesson()
     assert third.begin({}) == {} and codes(said[-1]) == ["learned-sources-off"]
-    golden("lesson.txt", "\n".join([*said, ""]))
+    golden("learning.txt", "\n".join([*said, ""]))
     kept = json.loads((tmp_path / ".learned" / "job.json").read_text())
     assert kept["env"] == {DYNAMIC: "L['x']:0"} and kept["torch"] == TORCH
 

@@ -79,26 +79,28 @@ def table(recorded: Advice, *trials: Trial) -> str:
 
 
 def test_trials_side_by_side(golden: Golden) -> None:
-    page = table(advice_of(3), trial("as it is", 3), trial("with the settings", 0))
+    page = table(advice_of(3), trial("unchanged", 3), trial("with the settings", 0))
     golden("trials.txt", page)
     assert f"export {DYNAMIC}=\"L['x']:0\"" in page
 
 
 def test_a_trial_that_fails_shows_how(golden: Golden) -> None:
-    made = [trial("as it is", 3), trial("with the settings", 0, code=1), trial("without", 2)]
+    made = [trial("unchanged", 3), trial("with the settings", 0, code=1), trial("without", 2)]
     golden("trial_failed.txt", table(advice_of(3), *made))
     assert best_trial(made) is made[2]
 
 
 def test_settings_that_do_not_help(golden: Golden) -> None:
-    made = [trial("as it is", 3), trial("with the settings", 3)]
+    made = [trial("unchanged", 3), trial("with the settings", 3)]
     assert best_trial(made) is made[0]
     tables = {
         "settings that change nothing": table(advice_of(3), *made),
-        "no settings": table(advice_of(0), trial("as it is", 1)),
-        "a job that fails anyway": table(advice_of(3), trial("as it is", 1, code=3)),
+        "no settings": table(advice_of(0), trial("unchanged", 1)),
+        "a job that fails anyway": table(advice_of(3), trial("unchanged", 1, code=3)),
     }
-    golden("trials_in_vain.txt", "\n".join(f"# {name}\n{page}" for name, page in tables.items()))
+    golden(
+        "trials_without_gain.txt", "\n".join(f"# {name}\n{page}" for name, page in tables.items())
+    )
 
 
 def test_torch_is_not_needed() -> None:
