@@ -21,7 +21,7 @@ def eviction_cost(
     save: float | None = None,
     grace: float = 0.0,
     preemptions: int = 0,
-    repeat: float = 0.0,
+    repeat_penalty_s: float = 0.0,
 ) -> float:
     """Return the accelerator-seconds lost if a run is evicted now; arguments are in seconds.
 
@@ -30,7 +30,7 @@ def eviction_cost(
     """
     if save is not None and save <= grace and save < unsaved:
         unsaved = save
-    return accelerators * (unsaved + recover + repeat * preemptions)
+    return accelerators * (unsaved + recover + repeat_penalty_s * preemptions)
 
 
 def save_time(durations: Sequence[float]) -> float | None:

@@ -205,7 +205,7 @@ def _eviction_costs(runs: Path) -> list[GaugeFamily]:
     from headway.schedule.publishers.base import run_costs
     from headway.schedule.publishers.file import metric_families
 
-    costs = run_costs(runs, time.time(), grace=0.0, repeat=0.0)
+    costs = run_costs(runs, time.time(), grace=0.0, repeat_penalty_s=0.0)
     return metric_families([(cost.labels, cost.price) for cost in costs if cost.price is not None])
 
 

@@ -97,21 +97,21 @@ def run_publish_cost(args: argparse.Namespace) -> int:
     from headway.schedule.publishers.base import PublishLoop
 
     _check_options(args)
-    controller = PublishLoop(
+    loop = PublishLoop(
         Path(args.path),
         _destination(args),
         grace=args.grace,
-        repeat=args.repeat,
+        repeat_penalty_s=args.repeat,
         clock=time.time,
-        say=lambda text: print(text, flush=True),
+        log=lambda text: print(text, flush=True),
     )
     if args.once:
-        controller.once()
+        loop.publish_once()
         return 0
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    controller.follow(args.interval, stopped.wait)
+    loop.run(args.interval, stopped.wait)
     return 0
 
 
@@ -161,7 +161,7 @@ def _destination(args: argparse.Namespace) -> Publisher:
     if args.to == "slurm":
         from headway.schedule.publishers.slurm import SlurmPublisher
 
-        return SlurmPublisher(args.job, _nudge(args), dry=args.dry_run)
+        return SlurmPublisher(args.job, _nudge(args), dry_run=args.dry_run)
     if args.to == "kubernetes":
         from headway.schedule.publishers.api import connect_api, own_namespace
         from headway.schedule.publishers.kubernetes import KubernetesPublisher
@@ -172,11 +172,11 @@ def _destination(args: argparse.Namespace) -> Publisher:
             args.object,
             args.workload,
             _nudge(args),
-            dry=args.dry_run,
+            dry_run=args.dry_run,
         )
     from headway.schedule.publishers.file import FilePublisher
 
-    file = FilePublisher(Path(args.file), cost_metrics, dry=args.dry_run)
+    file = FilePublisher(Path(args.file), cost_metrics, dry_run=args.dry_run)
     if args.to == "file":
         return file
     from headway.schedule.publishers.api import connect_api
@@ -191,17 +191,17 @@ def _nudge(args: argparse.Namespace) -> PriorityAdjustment | None:
 
     if args.nudge_max is None:
         return None
-    full = {} if args.nudge_full is None else {"full": args.nudge_full}
-    return PriorityAdjustment(least=args.nudge_min or 0, most=args.nudge_max, **full)
+    full = {} if args.nudge_full is None else {"full_loss_s": args.nudge_full}
+    return PriorityAdjustment(minimum=args.nudge_min or 0, maximum=args.nudge_max, **full)
 
 
-def cost_metrics(offers: Sequence[RunCost]) -> str:
+def cost_metrics(costs: Sequence[RunCost]) -> str:
     """The prices as a scraper reads them."""
     from headway.export.openmetrics import Family, format_families
     from headway.schedule.publishers.file import metric_families
 
-    prices = [(item.labels, item.price) for item in offers if item.price is not None]
-    return "".join(format_families((Family(*item) for item in metric_families(prices)), {}))
+    prices = [(cost.labels, cost.price) for cost in costs if cost.price is not None]
+    return "".join(format_families((Family(*cost) for cost in metric_families(prices)), {}))
 
 
 DEFAULT_POLICY = "least-cost:phase=on"
@@ -254,22 +254,22 @@ def run_slurm(args: argparse.Namespace) -> int:
         cluster.check_rights(slurm.run_command, config)
     if quota:
         cluster.check_accounts(slurm.run_command, quota)
-    watch = PreemptionController(
-        ask=slurm.run_command,
-        tell=_log,
+    controller = PreemptionController(
+        run_command=slurm.run_command,
+        log=_log,
         policy=policy,
-        runs=RunIndex([Path(place) for place in args.runs]),
+        runs=RunIndex([Path(folder) for folder in args.runs]),
         grace=args.grace,
         quotas=quota,
-        only=frozenset(args.qos),
-        dry=args.dry_run,
+        only_qos=frozenset(args.qos),
+        dry_run=args.dry_run,
     )
     for line in cluster.exemption_warnings(slurm.run_command, config):
         _log(line)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    watch.loop(args.interval, once=args.once, stopped=lambda s: _wait(stop, s))
+    controller.loop(args.interval, once=args.once, stopped=lambda s: _wait(stop, s))
     return 0
 
 

@@ -14,56 +14,58 @@ from headway.units import NS
 
 
 def from_run(
-    path: str | os.PathLike[str], *, grace: float = 0.0, repeat: float = 0.0
+    path: str | os.PathLike[str], *, grace: float = 0.0, repeat_penalty_s: float = 0.0
 ) -> EvictionCost:
     """The price of a run on disk, also while it is going on."""
     from headway.run import load
 
-    return from_ledger(load(path).ledger, grace=grace, repeat=repeat)
+    return from_ledger(load(path).ledger, grace=grace, repeat_penalty_s=repeat_penalty_s)
 
 
 def from_cost_report(
-    told: headway_eviction_cost.CostReport, *, grace: float = 0.0, repeat: float = 0.0
+    report: headway_eviction_cost.CostReport, *, grace: float = 0.0, repeat_penalty_s: float = 0.0
 ) -> EvictionCost:
     """The price that the launcher of a run tells, as it is by now."""
     return EvictionCost(
-        accelerators=told.accelerators,
-        unsaved=told.unsaved,
-        save=told.save,
-        recover=told.recover,
-        preemptions=told.preemptions,
+        accelerators=report.accelerators,
+        unsaved=report.unsaved,
+        save=report.save,
+        recover=report.recover,
+        preemptions=report.preemptions,
         lost=eviction_cost(
-            told.accelerators,
-            told.unsaved,
-            told.recover,
-            save=told.save,
+            report.accelerators,
+            report.unsaved,
+            report.recover,
+            save=report.save,
             grace=grace,
-            preemptions=told.preemptions,
-            repeat=repeat,
+            preemptions=report.preemptions,
+            repeat_penalty_s=repeat_penalty_s,
         ),
     )
 
 
-def from_ledger(ledger: Ledger, *, grace: float = 0.0, repeat: float = 0.0) -> EvictionCost:
+def from_ledger(
+    ledger: Ledger, *, grace: float = 0.0, repeat_penalty_s: float = 0.0
+) -> EvictionCost:
     """The price at the end of what the ledger has seen."""
-    held, since = accelerators_held(ledger), _last_durable_save(ledger)
+    accelerators, last_save = accelerators_held(ledger), _last_durable_save(ledger)
     save, recover = _save_time(ledger), _recovery_time(ledger)
-    before = sum(attempt.outcome == "preempted" for attempt in ledger.attempts)
-    unsaved = (ledger.wall - since) / NS
+    preemptions = sum(attempt.outcome == "preempted" for attempt in ledger.attempts)
+    unsaved = (ledger.wall - last_save) / NS
     return EvictionCost(
-        accelerators=held,
+        accelerators=accelerators,
         unsaved=unsaved,
         save=save,
         recover=recover,
-        preemptions=before,
+        preemptions=preemptions,
         lost=eviction_cost(
-            held,
+            accelerators,
             unsaved,
             recover,
             save=save,
             grace=grace,
-            preemptions=before,
-            repeat=repeat,
+            preemptions=preemptions,
+            repeat_penalty_s=repeat_penalty_s,
         ),
     )
 
@@ -85,18 +87,20 @@ def _last_durable_save(ledger: Ledger) -> int:
 
 def _save_time(ledger: Ledger) -> float | None:
     saves = durable_saves(ledger.saved, ledger.checkpoints)
-    newest = max((one.attempt for one in saves), default=0)
-    return save_time([(one.at - one.taken) / NS for one in saves if one.attempt == newest])
+    last_attempt = max((save.attempt for save in saves), default=0)
+    return save_time(
+        [(save.at - save.taken) / NS for save in saves if save.attempt == last_attempt]
+    )
 
 
 def _recovery_time(ledger: Ledger) -> float:
     times: list[int] = []
-    spent: int | None = None  # of the interruption that is not over yet
+    recovering: int | None = None  # of the interruption that is not over yet
     for segment in ledger.segments:
         if segment.leaf in (EFFECTIVE, LOST):
-            times += [] if spent is None else [spent]
-            spent = None
-        elif spent is not None or group(segment.leaf) == "recover":
+            times += [] if recovering is None else [recovering]
+            recovering = None
+        elif recovering is not None or group(segment.leaf) == "recover":
             restarts = segment.leaf not in (DETECTION, DOWNTIME, HANG)
-            spent = (spent or 0) + (segment.end - segment.start if restarts else 0)
+            recovering = (recovering or 0) + (segment.end - segment.start if restarts else 0)
     return recovery_time([time / NS for time in times], (ledger.time_to_start or 0) / NS)

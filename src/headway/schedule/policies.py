@@ -25,10 +25,10 @@ class Newest:
     stagger: bool = False
     reserve: float = 0.0
 
-    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
+    def victims(self, context: PreemptionContext) -> Sequence[Job]:
         """The newest ones."""
-        order = sorted(scene.candidates(), key=lambda job: (-job.since, job.number))
-        return select_victims(scene, order)
+        order = sorted(context.candidates(), key=lambda job: (-job.since, job.number))
+        return select_victims(context, order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class MinimumRun:
     stagger: bool = False
     reserve: float = 0.0
 
-    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
+    def victims(self, context: PreemptionContext) -> Sequence[Job]:
         """The newest ones that are old enough."""
-        latest = scene.now - self.seconds
-        found = [job for job in scene.candidates() if job.since <= latest]
-        return select_victims(scene, sorted(found, key=lambda job: (-job.since, job.number)))
+        latest = context.now - self.seconds
+        old_enough = [job for job in context.candidates() if job.since <= latest]
+        return select_victims(context, sorted(old_enough, key=lambda job: (-job.since, job.number)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class Largest:
     stagger: bool = False
     reserve: float = 0.0
 
-    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
+    def victims(self, context: PreemptionContext) -> Sequence[Job]:
         """The largest ones."""
-        order = sorted(scene.candidates(), key=lambda job: (-job.gpus, -job.since, job.number))
-        return select_victims(scene, order)
+        order = sorted(context.candidates(), key=lambda job: (-job.gpus, -job.since, job.number))
+        return select_victims(context, order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +69,13 @@ class LeastLost:
     stagger: bool = False
     reserve: float = 0.0
 
-    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
+    def victims(self, context: PreemptionContext) -> Sequence[Job]:
         """Those that lose least."""
-        now = scene.now
+        now = context.now
         order = sorted(
-            scene.candidates(), key=lambda job: (job.unsaved(now) + job.recover, job.number)
+            context.candidates(), key=lambda job: (job.unsaved(now) + job.recover, job.number)
         )
-        return select_victims(scene, order)
+        return select_victims(context, order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,28 +91,28 @@ class LeastCost:
     nominal: bool = True  # below its tenant's quota nothing is freed: that would be reclaimed
     each: float = 1800.0  # accelerator-seconds, for each victim: fewer and larger ones
 
-    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
+    def victims(self, context: PreemptionContext) -> Sequence[Job]:
         """The cheapest ones without a protected job; only if there are none, with some."""
-        over = [tenant.over for tenant in scene.tenants]
+        borrowed = [tenant.over for tenant in context.tenants]
 
         def rate(job: Job) -> tuple[float, int]:
-            freed = min(job.gpus, over[job.tenant]) if self.nominal else job.gpus
-            return self.price(job, scene) / freed, job.number
+            freed = min(job.gpus, borrowed[job.tenant]) if self.nominal else job.gpus
+            return self.cost(job, context) / freed, job.number
 
-        order = sorted(scene.candidates(), key=rate)
-        exposed = [job for job in order if not self._protected(job, scene.now)]
-        return select_victims(scene, exposed) or select_victims(scene, order)
+        order = sorted(context.candidates(), key=rate)
+        exposed = [job for job in order if not self._protected(job, context.now)]
+        return select_victims(context, exposed) or select_victims(context, order)
 
-    def price(self, job: Job, scene: PreemptionContext) -> float:
+    def cost(self, job: Job, context: PreemptionContext) -> float:
         """Accelerator-seconds."""
         return self.each + eviction_cost(
             job.gpus,
-            job.unsaved(scene.now),
+            job.unsaved(context.now),
             job.recover,
             save=job.save if job.listens else None,
-            grace=scene.grace if self.notice else 0.0,
+            grace=context.grace if self.notice else 0.0,
             preemptions=job.preemptions,
-            repeat=self.repeat,
+            repeat_penalty_s=self.repeat,
         )
 
     def _protected(self, job: Job, now: float) -> bool:
@@ -135,14 +135,16 @@ _SWITCH_VALUES = {"on": True, "off": False}
 def parse_policy(text: str) -> Policy:
     """A policy by its name, with switches: `least-cost:notice=off:cap=3`."""
     name, *switches = text.split(":")
-    make = BUILT_IN.get(name) or _entry_point_policies().get(name)
-    if make is None:
-        known = ", ".join((*BUILT_IN, *_entry_point_policies()))
+    policy_class = BUILT_IN.get(name) or _entry_point_policies().get(name)
+    if policy_class is None:
+        names = ", ".join((*BUILT_IN, *_entry_point_policies()))
         raise UsageError(
-            f"there is no policy {name!r}; there are {known}", code="policy-unknown", policy=name
+            f"there is no policy {name!r}; there are {names}", code="policy-unknown", policy=name
         )
     try:
-        return make(**dict(_parse_switch(make, name, switch) for switch in switches))
+        return policy_class(
+            **dict(_parse_switch(policy_class, name, switch) for switch in switches)
+        )
     except TypeError as error:
         raise UsageError(
             f"the policy {name} cannot be made: {error}", code="policy-switch-invalid", policy=name
@@ -153,13 +155,17 @@ def _entry_point_policies() -> dict[str, Callable[..., Policy]]:
     return {point.name: point.load() for point in entry_points(group=GROUP)}
 
 
-def _parse_switch(make: Callable[..., Policy], policy: str, text: str) -> tuple[str, Any]:
+def _parse_switch(policy_class: Callable[..., Policy], policy: str, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     # Policies of others need not be dataclasses; what theirs take is said when they are made.
-    known = [one.name for one in dataclasses.fields(make)] if dataclasses.is_dataclass(make) else ()
-    if known and name not in known:
+    field_names = (
+        [field.name for field in dataclasses.fields(policy_class)]
+        if dataclasses.is_dataclass(policy_class)
+        else ()
+    )
+    if field_names and name not in field_names:
         raise UsageError(
-            f"the policy {policy} has no {name!r}; it has {', '.join(known)}",
+            f"the policy {policy} has no {name!r}; it has {', '.join(field_names)}",
             code="policy-switch-unknown",
             switch=name,
         )

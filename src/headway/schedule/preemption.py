@@ -33,16 +33,16 @@ class PreemptionContext:
             if job.since <= self.now
         ]
 
-    def possible(self) -> bool:
+    def can_fit(self) -> bool:
         """Whether the waiter would find room if every candidate were gone."""
-        free, need, size = self.cluster.free, self.waiter.gpus, self.cluster.size
+        free, wanted, size = self.cluster.free, self.waiter.gpus, self.cluster.size
         extra = freed_accelerators(self.candidates())
-        if need <= size:
-            return any(free[node] + count >= need for node, count in extra.items())
-        cleared = sum(free[node] < size == free[node] + count for node, count in extra.items())
-        return cleared + self.cluster.whole >= need // size
+        if wanted <= size:
+            return any(free[node] + count >= wanted for node, count in extra.items())
+        emptied = sum(free[node] < size == free[node] + count for node, count in extra.items())
+        return emptied + self.cluster.whole >= wanted // size
 
-    def lawful(self, victims: Iterable[Job]) -> bool:
+    def respects_quota(self, victims: Iterable[Job]) -> bool:
         """Whether each of them, in some order, is taken from a tenant that still borrows."""
         sums: dict[int, tuple[int, int]] = {}
         for job in victims:
@@ -68,7 +68,7 @@ class Policy(Protocol):
     def stagger(self) -> bool:
         """Whether first saves are spread over the interval."""
 
-    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
+    def victims(self, context: PreemptionContext) -> Sequence[Job]:
         """The jobs to evict so that the waiter starts; none: it waits."""
 
 
@@ -81,43 +81,43 @@ def freed_accelerators(victims: Iterable[Job]) -> dict[int, int]:
     return extra
 
 
-def select_victims(scene: PreemptionContext, order: Iterable[Job]) -> Sequence[Job]:
+def select_victims(context: PreemptionContext, order: Iterable[Job]) -> Sequence[Job]:
     """The first of them that make room, as few as possible; none if there is no such set.
 
     A tenant gives while it borrows: only its last one may bring it below its quota.
     """
-    cluster, need = scene.cluster, scene.waiter.gpus
-    single = need <= cluster.size
-    size = need if single else cluster.size
-    left = [tenant.over for tenant in scene.tenants]
+    cluster, wanted = context.cluster, context.waiter.gpus
+    single = wanted <= cluster.size
+    size = wanted if single else cluster.size
+    borrowed = [tenant.over for tenant in context.tenants]
     extra: dict[int, int] = {}
-    taken: list[Job] = []
+    candidates: list[Job] = []
     for job in order:
-        if left[job.tenant] <= 0:
+        if borrowed[job.tenant] <= 0:
             continue
-        left[job.tenant] -= job.gpus
-        taken.append(job)
-        room = False
+        borrowed[job.tenant] -= job.gpus
+        candidates.append(job)
+        has_room = False
         for node, count in job.places:
             extra[node] = extra.get(node, 0) + count
-            room = room or cluster.free[node] + extra[node] >= size
-        if room and (places := cluster.place_with(need, extra)) is not None:
+            has_room = has_room or cluster.free[node] + extra[node] >= size
+        if has_room and (places := cluster.place_with(wanted, extra)) is not None:
             nodes = {node for node, _ in places}
             return prune_victims(
-                scene, [job for job in taken if any(n in nodes for n, _ in job.places)]
+                context, [job for job in candidates if any(n in nodes for n, _ in job.places)]
             )
     return ()
 
 
-def prune_victims(scene: PreemptionContext, victims: Sequence[Job]) -> Sequence[Job]:
+def prune_victims(context: PreemptionContext, victims: Sequence[Job]) -> Sequence[Job]:
     """Without those that need not go, the last of them first."""
-    kept = list(victims)
-    extra = freed_accelerators(kept)
+    needed = list(victims)
+    extra = freed_accelerators(needed)
     for job in reversed(victims):
         without = dict(extra)
         for node, count in job.places:
             without[node] -= count
-        if scene.cluster.place_with(scene.waiter.gpus, without) is not None:
-            kept.remove(job)
+        if context.cluster.place_with(context.waiter.gpus, without) is not None:
+            needed.remove(job)
             extra = {node: count for node, count in without.items() if count}
-    return kept
+    return needed

@@ -70,7 +70,7 @@ class FixedRunIndex(RunIndex):
         super().__init__()
         self.said = dict(said)
 
-    def told(self, job: SlurmJob) -> RunStatus | None:
+    def status(self, job: SlurmJob) -> RunStatus | None:
         return self.said.get(job.number)
 
 

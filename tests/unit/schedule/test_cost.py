@@ -19,7 +19,7 @@ def test_the_formula() -> None:
     assert eviction_cost(8, 600, 100, save=20, grace=30) == 8 * 120, "saved within the notice"
     assert eviction_cost(8, 600, 100, save=40, grace=30) == 8 * 700, "a save that comes too late"
     assert eviction_cost(8, 5, 100, save=20, grace=30) == 8 * 105, "less to lose than a save takes"
-    assert eviction_cost(8, 600, 100, preemptions=3, repeat=60) == 8 * 880
+    assert eviction_cost(8, 600, 100, preemptions=3, repeat_penalty_s=60) == 8 * 880
     assert eviction_cost(8, 600, 100, save=None, grace=30) == 8 * 700, "silence is not rewarded"
 
 

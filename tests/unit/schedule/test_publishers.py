@@ -38,7 +38,7 @@ class Kept:
         self.told: list[dict[str, bool]] = []
         self.refuse = False
 
-    def tell(self, found: list[RunCost]) -> Iterable[str]:
+    def publish(self, found: list[RunCost]) -> Iterable[str]:
         if self.refuse:
             raise SchedulerUpdateFailed("the scheduler sleeps", code="scheduler-sleeps")
         self.told.append({one.run: one.price is not None for one in found})
@@ -47,18 +47,18 @@ class Kept:
 
 def controller(path: Path, place: Kept, said: list[str] | None = None) -> PublishLoop:
     say = (said if said is not None else []).append
-    return PublishLoop(path, place, grace=30, repeat=60, clock=time.time, say=say)
+    return PublishLoop(path, place, grace=30, repeat_penalty_s=60, clock=time.time, log=say)
 
 
 def test_an_offer_of_each_run(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
     write_active_run(tmp_path / "b", over=True)
     (tmp_path / "c" / "journal").mkdir(parents=True)
-    first, second = run_costs(tmp_path, time.time(), grace=30, repeat=60)
+    first, second = run_costs(tmp_path, time.time(), grace=30, repeat_penalty_s=60)
     assert (first.run, first.host, second.run, second.price) == ("a", "trainer-0", "b", None)
     assert first.price is not None
     assert first.price.lost == pytest.approx(8 * (20 + 100 + 2 * 60)), "it saves in 30 s of notice"
-    later = next(iter(run_costs(tmp_path, time.time() + 500, grace=0, repeat=0)))
+    later = next(iter(run_costs(tmp_path, time.time() + 500, grace=0, repeat_penalty_s=0)))
     assert later.price is None, "its launcher gave no sign of life for long"
 
 
@@ -72,7 +72,7 @@ def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None
             file.write('{"ev":"exit","t":1,"code":0}\n')
         return False
 
-    controller(tmp_path / "a", kept).follow(30, wait)
+    controller(tmp_path / "a", kept).run(30, wait)
     assert kept.told == [{"a": True}, {"a": False}]
 
 
@@ -86,7 +86,7 @@ def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path
         shutil.rmtree(tmp_path / "b", ignore_errors=True)
         return next(turns)
 
-    controller(tmp_path, kept).follow(30, wait)
+    controller(tmp_path, kept).run(30, wait)
     assert kept.told == [{"a": True, "b": True}, {"a": True, "b": False}, {"a": False}]
 
 
@@ -100,25 +100,25 @@ def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
         kept.refuse = False if len(said) > 1 else kept.refuse
         return next(turns)
 
-    controller(tmp_path / "a", kept, said).follow(30, wait)
+    controller(tmp_path / "a", kept, said).run(30, wait)
     assert codes("\n".join(said)) == ["scheduler-sleeps", "price-not-withdrawn"]
     assert all("the scheduler sleeps" in line for line in said)
 
 
 def test_a_nudge_stays_within_its_limits_and_moves_in_steps() -> None:
-    nudge = PriorityAdjustment(least=-10, most=90, full=1000)
+    adjustment = PriorityAdjustment(minimum=-10, maximum=90, full_loss_s=1000)
 
     def of(lost: float) -> int:
         price = EvictionCost(
             accelerators=4, unsaved=0, save=None, recover=0, preemptions=0, lost=4 * lost
         )
-        return nudge.of(price)
+        return adjustment.priority(price)
 
     assert [of(0), of(30), of(70), of(500), of(1000), of(10**9)] == [-10, -10, 0, 40, 90, 90]
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-        PriorityAdjustment(least=5, most=5)
+        PriorityAdjustment(minimum=5, maximum=5)
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-        PriorityAdjustment(least=0, most=5, full=0)
+        PriorityAdjustment(minimum=0, maximum=5, full_loss_s=0)
 
 
 def scontrol(folder: Path, *, comment: str, nice: int = 0, refuses: str = "") -> Path:
@@ -154,7 +154,7 @@ def test_the_comment_of_a_job(
 ) -> None:
     asked = scontrol(tmp_path, comment=comment)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    list(SlurmPublisher().tell([offer(price=price)]))
+    list(SlurmPublisher().publish([offer(price=price)]))
     assert asked.read_text().splitlines() == [
         "show job -o 7",
         *([f"update JobId=7 {update}"] if update else []),
@@ -164,7 +164,7 @@ def test_the_comment_of_a_job(
 def test_runs_that_share_a_job_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = scontrol(tmp_path, comment="(null)")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    list(SlurmPublisher().tell([offer("a"), offer("b"), offer("c", None)]))
+    list(SlurmPublisher().publish([offer("a"), offer("b"), offer("c", None)]))
     assert "Comment=headway:cost=11200,unsaved=600,accelerators=16," in asked.read_text()
     assert asked.read_text().count("update") == 1
 
@@ -174,19 +174,21 @@ def test_what_slurm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     asked = scontrol(tmp_path, comment="(null)", nice=2, refuses=refuses)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SchedulerUpdateFailed, check=has_code("slurm-refused")) as error:
-        list(SlurmPublisher(nudge=PriorityAdjustment(least=0, most=10)).tell([offer()]))
+        list(
+            SlurmPublisher(adjustment=PriorityAdjustment(minimum=0, maximum=10)).publish([offer()])
+        )
     assert error.value.fields == {"job": "7", "reason": "Access/permission denied"}
     assert asked.read_text().split()[-1] == "Nice=0"
     with pytest.raises(SchedulerUpdateFailed, check=has_code("job-not-found")):
-        list(SlurmPublisher("8").tell([offer()]))
-    assert list(SlurmPublisher("8").tell([offer(price=None)])) == []
+        list(SlurmPublisher("8").publish([offer()]))
+    assert list(SlurmPublisher("8").publish([offer(price=None)])) == []
     with pytest.raises(SchedulerUpdateFailed, check=has_code("run-not-in-job")):
-        list(SlurmPublisher().tell([offer(job=None)]))
+        list(SlurmPublisher().publish([offer(job=None)]))
     with pytest.raises(UsageError, check=has_code("job-id-invalid")):
         SlurmPublisher("7; rm")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, check=has_code("slurm-not-installed")):
-        list(SlurmPublisher().tell([offer()]))
+        list(SlurmPublisher().publish([offer()]))
 
 
 def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
@@ -255,15 +257,17 @@ def test_a_job_of_ray_that_has_ended_has_no_price(tmp_path: Path) -> None:
         job = "/api/jobs/raysubmit_1"
         dashboard.things[job] = {"status": "RUNNING", "submission_id": "raysubmit_1"}
         ray = RayPublisher(Api(dashboard.url), "raysubmit_1", FilePublisher(path, page))
-        assert list(ray.tell([offer()])) == [] and path.read_text() == "night/raysubmit_1"
+        assert list(ray.publish([offer()])) == [] and path.read_text() == "night/raysubmit_1"
         dashboard.things[job]["status"] = "SUCCEEDED"
-        assert list(ray.tell([offer()])) == [] and path.read_text() == ""
+        assert list(ray.publish([offer()])) == [] and path.read_text() == ""
         with pytest.raises(SchedulerUpdateFailed, check=has_code("job-not-found")):
             list(
-                RayPublisher(Api(dashboard.url), "other", FilePublisher(path, page)).tell([offer()])
+                RayPublisher(Api(dashboard.url), "other", FilePublisher(path, page)).publish(
+                    [offer()]
+                )
             )
         with pytest.raises(UsageError, check=has_code("several-runs")):
-            list(ray.tell([offer(), offer("day")]))
+            list(ray.publish([offer(), offer("day")]))
     with pytest.raises(UsageError, check=has_code("job-id-invalid")):
         RayPublisher(Api("http://x"), "../x", FilePublisher(path, page))
 

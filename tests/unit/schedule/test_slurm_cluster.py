@@ -19,15 +19,15 @@ def test_jobs_nodes_and_qos_as_recorded() -> None:
         (2, "ads", "low", 1),
         (3, "feed", "low", 2),
     ]
-    assert [job.places for job in found.running()] == [
+    assert [job.placement for job in found.running()] == [
         (("gpu01", 1),),
         (("gpu01", 1),),
         (("gpu01", 2),),
     ]
-    assert found.stepping == {2}
+    assert found.jobs_with_steps == {2}
     (waiter,) = found.waiting()
     assert (waiter.number, waiter.qos, waiter.gpus, waiter.nodes) == (4, "high", 1, 1)
-    assert waiter.requeues and waiter.places == ()
+    assert waiter.requeues and waiter.placement == ()
     assert found.nodes == (cluster.SlurmNode(name="gpu01", partitions=("train",), gpus=0, cpus=5),)
     assert found.qos["high"].preempts == ("low",)
     assert found.qos["low"] == cluster.Qos(preempts=(), exempt="7-00:00:00")
@@ -59,7 +59,7 @@ def test_typed_accelerators_on_several_nodes() -> None:
     slurm.becomes(3, gres_detail=detail, nodes="a1,rack[2]n[10-11]")
     found = cluster.read_cluster(slurm)
     job = found.job(3)
-    assert job is not None and job.places == (("a1", 2), ("rack2n10", 2), ("rack2n11", 3))
+    assert job is not None and job.placement == (("a1", 2), ("rack2n10", 2), ("rack2n11", 3))
     assert slurm.done == [], "no process for each job"
 
 

@@ -25,8 +25,8 @@ class Beside:
         self.slurm, self.runs, self.now = RecordedSlurm(), FixedRunIndex(said), START
         self.lines: list[str] = []
         self.watch = PreemptionController(
-            ask=self.slurm,
-            tell=self.lines.append,
+            run_command=self.slurm,
+            log=self.lines.append,
             policy=parse_policy(policy),
             runs=self.runs,
             grace=30.0,
@@ -38,7 +38,7 @@ class Beside:
         """What Slurm was told to do at a look, so many seconds later."""
         self.now += after
         self.slurm.done.clear()
-        self.watch.look()
+        self.watch.poll()
         return list(self.slurm.done)
 
 
@@ -136,7 +136,7 @@ def test_an_eviction_that_started_nothing_is_the_last_for_that_waiter() -> None:
 
 
 def test_a_dry_run_touches_nothing() -> None:
-    beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry=True)
+    beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry_run=True)
     assert beside.look() == [] and len(beside.lines) == 1
     assert beside.look(5) == [] and not beside.watch.evictions
 
@@ -144,7 +144,7 @@ def test_a_dry_run_touches_nothing() -> None:
 def test_what_is_said(golden: Golden) -> None:
     saved, late, ended = (Beside({1: CHEAP}) for _ in range(3))
     silent, refused = Beside({3: CHEAP}), Beside({1: CHEAP})
-    dry = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry=True)
+    dry = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry_run=True)
     without = Beside({})
     refused.slurm.refuses |= {"scancel", "scontrol"}
     every = (saved, late, ended, silent, refused, dry, without)
@@ -164,9 +164,9 @@ def test_what_is_said(golden: Golden) -> None:
 
 def test_only_waiters_of_some_qos() -> None:
     with pytest.raises(UsageError, check=has_code("qos-unknown")) as error:
-        Beside({}, only=frozenset({"hihg"})).look()
+        Beside({}, only_qos=frozenset({"hihg"})).look()
     assert error.value.fields["qos"] == "hihg"
-    beside = Beside({1: CHEAP}, only=frozenset({"normal"}))
+    beside = Beside({1: CHEAP}, only_qos=frozenset({"normal"}))
     assert beside.look() == [] and not beside.lines
 
 

@@ -37,7 +37,7 @@ def test_where_the_job_was_submitted(tmp_path: Path) -> None:
     (tmp_path / "headway" / "no-run").mkdir()
     assert RunIndex().folder(job(1, tmp_path)) == mine
     assert RunIndex().folder(job(3, tmp_path)) is None
-    assert RunIndex().told(job(3, tmp_path)) is None
+    assert RunIndex().status(job(3, tmp_path)) is None
 
 
 def test_by_the_comment_of_the_job_and_below_a_given_folder(tmp_path: Path) -> None:

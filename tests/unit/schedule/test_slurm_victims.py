@@ -57,7 +57,7 @@ def test_the_cheapest_goes_and_no_more_than_are_needed() -> None:
         3: run_status(unsaved=900, save=25.0),
     }
     choice = chosen(said, "least-cost:each=0")
-    assert numbers(choice) == [2] and choice.places == (("gpu01", 1),)
+    assert numbers(choice) == [2] and choice.placement == (("gpu01", 1),)
     said[2] = run_status(unsaved=900, save=40.0)  # longer than the grace
     assert numbers(chosen(said, "least-cost:each=0")) == [3]
 
@@ -93,20 +93,20 @@ def test_nobody_goes_where_that_starts_nothing() -> None:
     assert numbers(chosen(said, waiter=5)) == [1, 2]
     wide = tuple(replace(job, gpus=3) if job.number == 4 else job for job in SEEN.jobs)
     choice = chosen(said, seen=replace(SEEN, jobs=wide))
-    assert not choice.victims and codes(choice.why) == ["no-victims"]
+    assert not choice.victims and codes(choice.reason) == ["no-victims"]
     busy = tuple(replace(job, cpus=9) if job.number == 4 else job for job in SEEN.jobs)
     choice = chosen(said, seen=replace(SEEN, jobs=busy))
-    assert not choice.victims and codes(choice.why) == ["too-few-cpus"]
-    assert "gpu01" in choice.why
+    assert not choice.victims and codes(choice.reason) == ["too-few-cpus"]
+    assert "gpu01" in choice.reason
 
 
 def test_what_is_free_or_being_left_needs_no_victim() -> None:
     said: dict[int, RunStatus | None] = {1: run_status()}
     roomy = tuple(replace(node, gpus=1) for node in SEEN.nodes)
-    assert codes(chosen(said, seen=replace(SEEN, nodes=roomy)).why) == ["room-is-free"]
-    assert numbers(chosen(said, seen=replace(SEEN, nodes=roomy), promised={"gpu01": 1})) == [1]
+    assert codes(chosen(said, seen=replace(SEEN, nodes=roomy)).reason) == ["room-is-free"]
+    assert numbers(chosen(said, seen=replace(SEEN, nodes=roomy), reserved={"gpu01": 1})) == [1]
     left = tuple(replace(j, state="COMPLETING") if j.number == 2 else j for j in SEEN.jobs)
-    assert codes(chosen(said, seen=replace(SEEN, jobs=left)).why) == ["room-is-free"]
+    assert codes(chosen(said, seen=replace(SEEN, jobs=left)).reason) == ["room-is-free"]
 
 
 @pytest.mark.parametrize(

@@ -50,49 +50,49 @@ class Api:
 
     def get(self, path: str) -> dict[str, Any] | None:
         """What is there; None where nothing is."""
-        return self._ask("GET", path)
+        return self._request("GET", path)
 
     def patch(self, path: str, change: dict[str, Any]) -> dict[str, Any] | None:
         """Change these fields, and no other; null takes one away. None where nothing is."""
-        return self._ask("PATCH", path, json.dumps(change).encode())
+        return self._request("PATCH", path, json.dumps(change).encode())
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any] | None:
-        why, status = "", None
-        for turn in range(TRIES):
-            wait = FIRST_WAIT_S * 2**turn
+    def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any] | None:
+        reason, status = "", None
+        for attempt in range(TRIES):
+            wait = FIRST_WAIT_S * 2**attempt
             try:
-                return self._once(method, path, body)
+                return self._request_once(method, path, body)
             except urllib.error.HTTPError as error:
                 with error:
-                    why, status = _error_message(error), error.code
+                    reason, status = _error_message(error), error.code
                 if error.code == 404:
                     return None
                 if error.code == 409:
                     raise Conflict from None
                 # A token that was replaced is read again; everything else of 4xx stays so.
-                if error.code < 500 and error.code != 429 and (error.code != 401 or turn):
+                if error.code < 500 and error.code != 429 and (error.code != 401 or attempt):
                     raise SchedulerUpdateFailed(
-                        f"{self.url} answered {error.code}: {why}",
+                        f"{self.url} answered {error.code}: {reason}",
                         code="api-refused",
                         status=status,
-                        reason=why,
+                        reason=reason,
                     ) from None
                 wait = _retry_after(error.headers.get("Retry-After")) or wait
-                why = f"{error.code} {why}"
+                reason = f"{error.code} {reason}"
             except (OSError, http.client.HTTPException, ValueError) as error:
-                why = str(getattr(error, "reason", None) or error) or type(error).__name__
+                reason = str(getattr(error, "reason", None) or error) or type(error).__name__
                 status = None
                 status = None
-            if turn + 1 < TRIES:
+            if attempt + 1 < TRIES:
                 self._sleep(min(wait, LONGEST_WAIT_S))
         raise SchedulerUpdateFailed(
-            f"{self.url} did not take it in {TRIES} tries: {why}",
+            f"{self.url} did not take it in {TRIES} tries: {reason}",
             code="api-not-reached",
             status=status,
-            reason=why,
+            reason=reason,
         )
 
-    def _once(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def _request_once(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         headers = {"Accept": "application/json", "User-Agent": "headway"}
         if body is not None:
             headers["Content-Type"] = MERGE
@@ -100,11 +100,11 @@ class Api:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(self.url + path, body, headers, method=method)
-        with self._open(request, timeout=TIMEOUT_S) as answer:
-            found = json.loads(answer.read())
-        if not isinstance(found, dict):
+        with self._open(request, timeout=TIMEOUT_S) as response:
+            document = json.loads(response.read())
+        if not isinstance(document, dict):
             raise ValueError("an answer that is no object")
-        return found
+        return document
 
 
 def _error_message(error: urllib.error.HTTPError) -> str:
@@ -149,22 +149,22 @@ def connect_api(
         raise UsageError(
             f"--api is a URL that begins with http:// or https://, not {url!r}", code="url-invalid"
         )
-    tokens = Path(token) if token else account / "token"
-    given = Path(authority) if authority else account / "ca.crt"
-    if token and not tokens.is_file():
+    token_file = Path(token) if token else account / "token"
+    ca_file = Path(authority) if authority else account / "ca.crt"
+    if token and not token_file.is_file():
         raise UsageError(
-            f"there is no token in {tokens}; check --token-file", code="token-file-not-found"
+            f"there is no token in {token_file}; check --token-file", code="token-file-not-found"
         )
     try:
-        known = str(given) if authority or given.is_file() else None
-        context = ssl.create_default_context(cafile=known)
+        cafile = str(ca_file) if authority or ca_file.is_file() else None
+        context = ssl.create_default_context(cafile=cafile)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(
-            f"{given} has no certificate: {error}; check --ca-file", code="certificate-invalid"
+            f"{ca_file} has no certificate: {error}; check --ca-file", code="certificate-invalid"
         ) from None
     # The pod's own token is for the pod's own server, and never goes in the clear.
-    known_to = token is not None or url.startswith("https://")
-    return Api(url, lambda: _read_secret(tokens) if known_to else None, context)
+    may_send_token = token is not None or url.startswith("https://")
+    return Api(url, lambda: _read_secret(token_file) if may_send_token else None, context)
 
 
 def _read_secret(path: Path) -> str | None:

@@ -33,7 +33,7 @@ class RunCost:
 class Publisher(Protocol):
     """Where a scheduler looks."""
 
-    def tell(self, offers: list[RunCost]) -> Iterable[str]:
+    def publish(self, costs: list[RunCost]) -> Iterable[str]:
         """Make it so there; what was changed, a sentence each. SchedulerUpdateFailed if refused."""
 
 
@@ -41,57 +41,59 @@ class PerJobPublisher(ABC):
     """A place with a job or pod for each run: one that is refused holds up no other."""
 
     def __init__(self) -> None:
-        self._over: set[str] = set()  # of which nothing is left there
+        self._withdrawn: set[str] = set()  # of which nothing is left there
 
     @abstractmethod
-    def key(self, offer: RunCost) -> str | None:
+    def key(self, cost: RunCost) -> str | None:
         """The job or pod of a run; runs that share one are evicted together."""
 
     @abstractmethod
-    def tell_one(self, key: str | None, offer: RunCost) -> Iterator[str]:
+    def publish_one(self, key: str | None, cost: RunCost) -> Iterator[str]:
         """Make it so there."""
 
-    def tell(self, offers: list[RunCost]) -> Iterator[str]:
+    def publish(self, costs: list[RunCost]) -> Iterator[str]:
         """All of them; then what was wrong with the first that was refused."""
         refused: SchedulerUpdateFailed | None = None
-        for key, one in _merge_shared((self.key(one), one) for one in offers):
-            if one.price is None and key in self._over:
+        for key, cost in _merge_shared((self.key(cost), cost) for cost in costs):
+            if cost.price is None and key in self._withdrawn:
                 continue
             try:
-                yield from self.tell_one(key, one)
+                yield from self.publish_one(key, cost)
             except SchedulerUpdateFailed as error:
                 refused = refused or error
                 continue
             if key is not None:
-                self._over = self._over | {key} if one.price is None else self._over - {key}
+                self._withdrawn = (
+                    self._withdrawn | {key} if cost.price is None else self._withdrawn - {key}
+                )
         if refused is not None:
             raise refused
 
 
 def _merge_shared(
-    found: Iterable[tuple[str | None, RunCost]],
+    costs: Iterable[tuple[str | None, RunCost]],
 ) -> Iterator[tuple[str | None, RunCost]]:
     """Those that share a job or pod as one, which is over when all of them are."""
     groups: dict[str, list[RunCost]] = {}
-    for key, one in found:
+    for key, cost in costs:
         if key is None:
-            yield None, one
+            yield None, cost
         else:
-            groups.setdefault(key, []).append(one)
+            groups.setdefault(key, []).append(cost)
     for key, group in groups.items():
-        prices = [one.price for one in group if one.price is not None]
-        yield key, replace(group[0], price=_sum_costs(prices) if prices else None)
+        eviction_costs = [cost.price for cost in group if cost.price is not None]
+        yield key, replace(group[0], price=_sum_costs(eviction_costs) if eviction_costs else None)
 
 
-def _sum_costs(prices: Sequence[EvictionCost]) -> EvictionCost:
-    saves = [one.save for one in prices if one.save is not None]
+def _sum_costs(costs: Sequence[EvictionCost]) -> EvictionCost:
+    saves = [cost.save for cost in costs if cost.save is not None]
     return EvictionCost(
-        accelerators=sum(one.accelerators for one in prices),
-        unsaved=max(one.unsaved for one in prices),
-        save=max(saves) if len(saves) == len(prices) else None,
-        recover=max(one.recover for one in prices),
-        preemptions=max(one.preemptions for one in prices),
-        lost=sum(one.lost for one in prices),
+        accelerators=sum(cost.accelerators for cost in costs),
+        unsaved=max(cost.unsaved for cost in costs),
+        save=max(saves) if len(saves) == len(costs) else None,
+        recover=max(cost.recover for cost in costs),
+        preemptions=max(cost.preemptions for cost in costs),
+        lost=sum(cost.lost for cost in costs),
     )
 
 
@@ -103,24 +105,28 @@ def find_runs(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise NotARun(f"{path} is neither the folder of a run nor one with runs in it")
-    return sorted(one.parent for one in path.glob("*/journal") if one.is_dir())
+    return sorted(journal.parent for journal in path.glob("*/journal") if journal.is_dir())
 
 
-def run_costs(path: Path, now: float, *, grace: float, repeat: float) -> Iterator[RunCost]:
+def run_costs(
+    path: Path, now: float, *, grace: float, repeat_penalty_s: float
+) -> Iterator[RunCost]:
     """Of all runs there that a launcher has written of."""
     for run in find_runs(path):
         try:
-            told = cost_report.read_cost_report(run, now)
+            report = cost_report.read_cost_report(run, now)
         except UsageError:
             continue  # it was removed meanwhile
-        if told is None:
+        if report is None:
             continue
         yield RunCost(
-            run=told.run,
-            host=told.host,
-            job=told.job,
+            run=report.run,
+            host=report.host,
+            job=report.job,
             at=now,
-            price=None if told.over else from_cost_report(told, grace=grace, repeat=repeat),
+            price=None
+            if report.over
+            else from_cost_report(report, grace=grace, repeat_penalty_s=repeat_penalty_s),
         )
 
 
@@ -134,30 +140,30 @@ MAX_PRIORITY = 2**31 - 1
 class PriorityAdjustment:
     """From `least` for a run that loses nothing to `most` for one that loses `full` seconds."""
 
-    least: int
-    most: int
-    full: float = 3600.0  # seconds of each accelerator
+    minimum: int
+    maximum: int
+    full_loss_s: float = 3600.0  # seconds of each accelerator
 
     def __post_init__(self) -> None:
-        if not -MAX_PRIORITY <= self.least < self.most <= MAX_PRIORITY:
+        if not -MAX_PRIORITY <= self.minimum < self.maximum <= MAX_PRIORITY:
             raise UsageError(
-                f"a nudge goes from --nudge-min up to --nudge-max, and {self.least} to {self.most} "
-                "does not",
+                f"a nudge goes from --nudge-min up to --nudge-max, and {self.minimum} to "
+                f"{self.maximum} does not",
                 code="value-out-of-range",
                 option="--nudge-max",
             )
-        if not self.full > 0:
+        if not self.full_loss_s > 0:
             raise UsageError(
-                f"--nudge-full is above 0 s, not {self.full:g}",
+                f"--nudge-full is above 0 s, not {self.full_loss_s:g}",
                 code="value-out-of-range",
                 option="--nudge-full",
             )
 
-    def of(self, price: EvictionCost) -> int:
+    def priority(self, cost: EvictionCost) -> int:
         """By what is lost for each accelerator that would be freed."""
-        each = price.lost / max(price.accelerators, 1)
-        level = round(min(each / self.full, 1.0) * PRIORITY_LEVELS)
-        return self.least + round((self.most - self.least) * level / PRIORITY_LEVELS)
+        per_accelerator = cost.lost / max(cost.accelerators, 1)
+        level = round(min(per_accelerator / self.full_loss_s, 1.0) * PRIORITY_LEVELS)
+        return self.minimum + round((self.maximum - self.minimum) * level / PRIORITY_LEVELS)
 
 
 class PublishLoop:
@@ -166,34 +172,40 @@ class PublishLoop:
     def __init__(
         self,
         path: Path,
-        place: Publisher,
+        publisher: Publisher,
         *,
         grace: float,
-        repeat: float,
+        repeat_penalty_s: float,
         clock: Callable[[], float],
-        say: Callable[[str], object],
+        log: Callable[[str], object],
     ) -> None:
         find_runs(path)
-        self.path, self.place, self.clock, self.say = path, place, clock, say
-        self.grace, self.repeat = grace, repeat
+        self.path, self.publisher, self.clock, self.log = path, publisher, clock, log
+        self.grace, self.repeat_penalty_s = grace, repeat_penalty_s
         self._single = (path / "journal").is_dir()
-        self._told: dict[str, RunCost] = {}
-        self._complaint = ""
+        self._published: dict[str, RunCost] = {}
+        self._last_error = ""
 
-    def once(self) -> bool:
+    def publish_once(self) -> bool:
         """Tell it as it is now; whether there may be more to tell, or SchedulerUpdateFailed."""
-        found = list(run_costs(self.path, self.clock(), grace=self.grace, repeat=self.repeat))
-        names = {one.run for one in found}
+        costs = list(
+            run_costs(
+                self.path, self.clock(), grace=self.grace, repeat_penalty_s=self.repeat_penalty_s
+            )
+        )
+        names = {cost.run for cost in costs}
         # A folder that was removed: its run is over.
-        found += [replace(old, price=None) for run, old in self._told.items() if run not in names]
-        going = {one.run: one for one in found if one.price is not None}
-        self._told |= going
-        for line in self.place.tell(found):
-            self.say(f"headway: {line}")
-        self._told = going
-        return not self._single or not found or any(one.price is not None for one in found)
+        costs += [
+            replace(old, price=None) for run, old in self._published.items() if run not in names
+        ]
+        active = {cost.run: cost for cost in costs if cost.price is not None}
+        self._published |= active
+        for line in self.publisher.publish(costs):
+            self.log(f"headway: {line}")
+        self._published = active
+        return not self._single or not costs or any(cost.price is not None for cost in costs)
 
-    def follow(self, interval: float, wait: Callable[[float], bool]) -> None:
+    def run(self, interval: float, wait: Callable[[float], bool]) -> None:
         """Until the run is over, or `wait` says that it was stopped; then take back what is told.
 
         What the scheduler refuses is said once, and tried again: it may be back.
@@ -205,20 +217,20 @@ class PublishLoop:
 
     def _try(self) -> bool:
         try:
-            more = self.once()
+            more = self.publish_once()
         except SchedulerUpdateFailed as error:
-            if str(error) != self._complaint:
-                self.say(with_code(f"headway: {error}; tried again", code=error.code))
-            self._complaint = str(error)
+            if str(error) != self._last_error:
+                self.log(with_code(f"headway: {error}; tried again", code=error.code))
+            self._last_error = str(error)
             return True
-        self._complaint = ""
+        self._last_error = ""
         return more
 
     def _withdraw(self) -> None:
-        left = [replace(one, price=None) for one in self._told.values()]
+        withdrawn = [replace(cost, price=None) for cost in self._published.values()]
         try:
-            for line in self.place.tell(left):
-                self.say(f"headway: {line}")
+            for line in self.publisher.publish(withdrawn):
+                self.log(f"headway: {line}")
         except SchedulerUpdateFailed as error:
             text = f"headway: the last price stays behind: {error}"
-            self.say(with_code(text, code="price-not-withdrawn"))
+            self.log(with_code(text, code="price-not-withdrawn"))

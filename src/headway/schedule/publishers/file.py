@@ -34,26 +34,26 @@ class MetricFamily(NamedTuple):
     unit: str = ""
 
 
-def metric_families(prices: Iterable[tuple[Mapping[str, str], EvictionCost]]) -> list[MetricFamily]:
+def metric_families(costs: Iterable[tuple[Mapping[str, str], EvictionCost]]) -> list[MetricFamily]:
     """Each price with the labels that its samples have."""
-    told = [(dict(labels), price) for labels, price in prices]
+    labeled = [(dict(labels), cost) for labels, cost in costs]
     return [
         MetricFamily(
             "headway_eviction_cost_accelerator_seconds",
             "Accelerator time that is lost if the run is evicted now.",
-            tuple((labels, price.lost) for labels, price in told),
+            tuple((labels, cost.lost) for labels, cost in labeled),
             "seconds",
         ),
         MetricFamily(
             "headway_unsaved_seconds",
             "Since the newest durable checkpoint, or since the attempt began.",
-            tuple((labels, price.unsaved) for labels, price in told),
+            tuple((labels, cost.unsaved) for labels, cost in labeled),
             "seconds",
         ),
         MetricFamily(
             "headway_accelerators",
             "Accelerators that the run holds.",
-            tuple((labels, float(price.accelerators)) for labels, price in told),
+            tuple((labels, float(cost.accelerators)) for labels, cost in labeled),
         ),
     ]
 
@@ -65,32 +65,36 @@ class FilePublisher:
     """All runs in one file, which is replaced as a whole; `page` writes it for Prometheus."""
 
     def __init__(
-        self, path: Path, page: Callable[[Sequence[RunCost]], str], *, dry: bool = False
+        self,
+        path: Path,
+        format_metrics: Callable[[Sequence[RunCost]], str],
+        *,
+        dry_run: bool = False,
     ) -> None:
-        self.path, self.page, self.dry = path, page, dry
+        self.path, self.format_metrics, self.dry_run = path, format_metrics, dry_run
 
-    def tell(self, offers: list[RunCost]) -> list[str]:
+    def publish(self, costs: list[RunCost]) -> list[str]:
         """Write what there is now: a run that is over has no price in it."""
-        going = [one for one in offers if one.price is not None]
-        text = self.page(going) if self.path.suffix == TEXTFILE else _to_json(offers)
-        if self.dry:
+        active = [cost for cost in costs if cost.price is not None]
+        text = self.format_metrics(active) if self.path.suffix == TEXTFILE else _to_json(costs)
+        if self.dry_run:
             return [f"would write {self.path}: {' '.join(text.split())}"]
-        aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            aside.write_text(text)
-            os.replace(aside, self.path)
+            temporary.write_text(text)
+            os.replace(temporary, self.path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                aside.unlink()
+                temporary.unlink()
             raise SchedulerUpdateFailed(
                 f"cannot write {self.path}: {error.strerror}", code="file-unwritable"
             ) from None
         return []
 
 
-def _to_json(offers: Sequence[RunCost]) -> str:
-    told = [asdict(one) for one in offers]
-    return json.dumps({"schema": 1, "runs": told}, indent=1) + "\n"
+def _to_json(costs: Sequence[RunCost]) -> str:
+    rows = [asdict(cost) for cost in costs]
+    return json.dumps({"schema": 1, "runs": rows}, indent=1) + "\n"
 
 
 FINISHED_STATES = ("STOPPED", "SUCCEEDED", "FAILED")
@@ -107,20 +111,22 @@ class RayPublisher:
             )
         self.api, self.job, self.file = api, job, file
 
-    def tell(self, offers: list[RunCost]) -> Iterable[str]:
+    def publish(self, costs: list[RunCost]) -> Iterable[str]:
         """With the job's name; without a price where Ray says that it has ended."""
-        if len({one.run for one in offers}) > 1:
+        if len({cost.run for cost in costs}) > 1:
             raise UsageError(
                 "--to ray is for one run; name it instead of the folder of several",
                 code="several-runs",
             )
-        found = self.api.get(f"/api/jobs/{self.job}")
-        if found is None and any(one.price is not None for one in offers):
+        job_info = self.api.get(f"/api/jobs/{self.job}")
+        if job_info is None and any(cost.price is not None for cost in costs):
             raise SchedulerUpdateFailed(
                 f"Ray knows no job {self.job}; give another one by --job",
                 code="job-not-found",
                 job=self.job,
             )
-        over = found is None or found.get("status") in FINISHED_STATES
-        named = [replace(one, job=self.job) for one in offers]
-        return self.file.tell([replace(one, price=None) if over else one for one in named])
+        is_finished = job_info is None or job_info.get("status") in FINISHED_STATES
+        with_job = [replace(cost, job=self.job) for cost in costs]
+        return self.file.publish(
+            [replace(cost, price=None) if is_finished else cost for cost in with_job]
+        )

@@ -44,12 +44,12 @@ class KubernetesPublisher(PerJobPublisher):
         namespace: str,
         target: str | None = None,
         workload: str | None = None,
-        nudge: PriorityAdjustment | None = None,
+        adjustment: PriorityAdjustment | None = None,
         *,
-        dry: bool = False,
+        dry_run: bool = False,
     ) -> None:
         super().__init__()
-        self.api, self.nudge, self.dry = api, nudge, dry
+        self.api, self.adjustment, self.dry_run = api, adjustment, dry_run
         self.kind, _, self.name = (target or "pod/").partition("/")
         if self.kind not in KINDS or (target and not self.name):
             raise UsageError(
@@ -60,29 +60,29 @@ class KubernetesPublisher(PerJobPublisher):
         for name in filter(None, (namespace, self.name, workload)):
             _check_name(name)
 
-    def key(self, offer: RunCost) -> str | None:
+    def key(self, cost: RunCost) -> str | None:
         """The name that was given, or that of the pod in which the launcher runs."""
-        return self.name or offer.host.lower()
+        return self.name or cost.host.lower()
 
-    def tell_one(self, name: str | None, offer: RunCost) -> Iterator[str]:
+    def publish_one(self, name: str | None, cost: RunCost) -> Iterator[str]:
         """The annotations of its pod or job, and the boost where there are limits for one."""
         if name is None or not _NAME.fullmatch(name):
-            if offer.price is None:
+            if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
-                f"{name!r} of the run {offer.run} is no pod; give it by --object KIND/NAME",
+                f"{name!r} of the run {cost.run} is no pod; give it by --object KIND/NAME",
                 code="run-not-in-pod",
             )
         base, plural = KINDS[self.kind]
         path = f"{base}/namespaces/{self.namespace}/{plural}/{name}"
-        wanted = _annotations(offer)
-        if self.dry:
-            boost = self.nudge and offer.price and self.nudge.of(offer.price)
-            yield f"would patch {path}: {wanted}{f' and {BOOST}={boost}' if boost else ''}"
+        annotations = _annotations(cost)
+        if self.dry_run:
+            boost = self.adjustment and cost.price and self.adjustment.priority(cost.price)
+            yield f"would patch {path}: {annotations}{f' and {BOOST}={boost}' if boost else ''}"
             return
-        found = self._change(path, wanted)
-        if found is None:
-            if offer.price is None:
+        result = self._change(path, annotations)
+        if result is None:
+            if cost.price is None:
                 return  # gone, and its annotations with it
             raise SchedulerUpdateFailed(
                 f"there is no {self.kind} {name} in the namespace {self.namespace}; "
@@ -90,63 +90,63 @@ class KubernetesPublisher(PerJobPublisher):
                 code="kubernetes-object-not-found",
                 name=name,
             )
-        if found[1]:
-            yield f"{self.kind} {name}: {_describe_change(found[1])}"
-        if self.nudge is not None:
-            yield from self._boost(found[0], offer, self.nudge)
+        if result[1]:
+            yield f"{self.kind} {name}: {_describe_change(result[1])}"
+        if self.adjustment is not None:
+            yield from self._boost(result[0], cost, self.adjustment)
 
     def _change(
-        self, path: str, wanted: Mapping[str, str | None]
+        self, path: str, annotations: Mapping[str, str | None]
     ) -> tuple[dict[str, Any], Annotations] | None:
         """The thing as it was found, and what was changed of it; None where there is none."""
         for _ in range(TRIES):
-            found = self.api.get(path)
-            if found is None:
+            resource = self.api.get(path)
+            if resource is None:
                 return None
-            has = _annotations_of(found)
-            change = {key: value for key, value in wanted.items() if has.get(key) != value}
+            current = _annotations_of(resource)
+            change = {key: value for key, value in annotations.items() if current.get(key) != value}
             try:
                 if change and self.api.patch(path, _patch(change)) is None:
                     return None
             except Conflict:
                 continue
-            return found, change
+            return resource, change
         raise SchedulerUpdateFailed(
             f"{path} was changed by others at each of {TRIES} tries", code="kubernetes-conflict"
         )
 
     def _boost(
-        self, owner: dict[str, Any], offer: RunCost, nudge: PriorityAdjustment
+        self, owner: dict[str, Any], cost: RunCost, adjustment: PriorityAdjustment
     ) -> Iterator[str]:
         path = self._workload(owner)
         if path is None:
-            if offer.price is None:
+            if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
                 f"Kueue has no Workload of this {self.kind}; give it by --workload NAME, or leave "
                 "the limits of the nudge away",
                 code="workload-not-found",
             )
-        found = self.api.get(path)
-        if found is None:
-            if offer.price is None:
+        workload = self.api.get(path)
+        if workload is None:
+            if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
                 f"there is no Workload {path.rpartition('/')[2]}; check --workload",
                 code="workload-not-found",
             )
-        has = _annotations_of(found)
-        if has.get(BOOST) != has.get(OURS):
+        current = _annotations_of(workload)
+        if current.get(BOOST) != current.get(OURS):
             raise SchedulerUpdateFailed(
                 f"the Workload {path.rpartition('/')[2]} has a boost of "
-                f"{has.get(BOOST, 'nothing')} that somebody else has set; only one can",
+                f"{current.get(BOOST, 'nothing')} that somebody else has set; only one can",
                 code="workload-boosted-by-other",
             )
-        boost = nudge.of(offer.price) if offer.price is not None else 0
+        boost = adjustment.priority(cost.price) if cost.price is not None else 0
         value = str(boost) if boost else None
-        changed = self._change(path, {BOOST: value, OURS: value})
-        if changed is not None and changed[1]:
-            yield f"workload {path.rpartition('/')[2]}: {_describe_change(changed[1])}"
+        result = self._change(path, {BOOST: value, OURS: value})
+        if result is not None and result[1]:
+            yield f"workload {path.rpartition('/')[2]}: {_describe_change(result[1])}"
 
     def _workload(self, owner: dict[str, Any]) -> str | None:
         """By its name, or as the one that was made for this pod or job."""
@@ -166,21 +166,21 @@ class KubernetesPublisher(PerJobPublisher):
         return f"{base}/{names[0]}" if names else None
 
 
-def _annotations(offer: RunCost) -> Annotations:
-    if offer.price is None:
+def _annotations(run_cost: RunCost) -> Annotations:
+    if run_cost.price is None:
         return dict.fromkeys((COST, UNSAVED, HELD, AT))
-    price: EvictionCost = offer.price
-    at = datetime.fromtimestamp(offer.at, UTC)
+    cost: EvictionCost = run_cost.price
+    at = datetime.fromtimestamp(run_cost.at, UTC)
     return {
-        COST: f"{price.lost:.0f}",
-        UNSAVED: f"{price.unsaved:.0f}",
-        HELD: str(price.accelerators),
+        COST: f"{cost.lost:.0f}",
+        UNSAVED: f"{cost.unsaved:.0f}",
+        HELD: str(cost.accelerators),
         AT: at.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 
-def _annotations_of(found: dict[str, Any]) -> dict[str, str]:
-    return dict(found["metadata"].get("annotations") or {})
+def _annotations_of(resource: dict[str, Any]) -> dict[str, str]:
+    return dict(resource["metadata"].get("annotations") or {})
 
 
 def _patch(change: Mapping[str, str | None]) -> dict[str, Any]:

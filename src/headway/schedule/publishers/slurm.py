@@ -25,7 +25,11 @@ class SlurmPublisher(PerJobPublisher):
     """Through scontrol, which asks slurmctld as the user that it is run by."""
 
     def __init__(
-        self, job: str | None = None, nudge: PriorityAdjustment | None = None, *, dry: bool = False
+        self,
+        job: str | None = None,
+        adjustment: PriorityAdjustment | None = None,
+        *,
+        dry_run: bool = False,
     ) -> None:
         if job is not None and not _JOB.fullmatch(job):
             raise UsageError(
@@ -33,64 +37,66 @@ class SlurmPublisher(PerJobPublisher):
                 code="job-id-invalid",
             )
         super().__init__()
-        self.job, self.nudge, self.dry = job, nudge, dry
+        self.job, self.adjustment, self.dry_run = job, adjustment, dry_run
 
-    def key(self, offer: RunCost) -> str | None:
+    def key(self, cost: RunCost) -> str | None:
         """The job that was named, or the one that the run's launcher saw."""
-        job = self.job or offer.job
+        job = self.job or cost.job
         return job if job is not None and _JOB.fullmatch(job) else None
 
-    def tell_one(self, job: str | None, offer: RunCost) -> Iterator[str]:
+    def publish_one(self, job: str | None, cost: RunCost) -> Iterator[str]:
         """Its comment, and its nice value where there are limits for it."""
         if job is None:
-            if offer.price is None:
+            if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
-                f"the run {offer.run} is in no job of Slurm; give it by --job ID",
+                f"the run {cost.run} is in no job of Slurm; give it by --job ID",
                 code="run-not-in-job",
-                run=offer.run,
+                run=cost.run,
             )
-        shown = _call(["scontrol", "show", "job", "-o", job])
-        if shown.returncode and UNKNOWN_JOB in shown.stderr:
-            if offer.price is None:
+        result = _call(["scontrol", "show", "job", "-o", job])
+        if result.returncode and UNKNOWN_JOB in result.stderr:
+            if cost.price is None:
                 return  # gone, and its comment with it
             raise SchedulerUpdateFailed(
                 f"Slurm knows no job {job}; give another one by --job",
                 code="job-not-found",
                 job=job,
             )
-        _check(shown, job)
-        if offer.price is None and _field(shown.stdout, "JobState") not in ACTIVE_STATES:
+        _check(result, job)
+        if cost.price is None and _field(result.stdout, "JobState") not in ACTIVE_STATES:
             return  # Slurm forgets it soon, and takes no change until then
-        words = self._change(shown.stdout.strip(), offer)
+        words = self._change(result.stdout.strip(), cost)
         command = ["scontrol", "update", f"JobId={job}", *words]
-        if words and self.dry:
+        if words and self.dry_run:
             yield f"would run {' '.join(command)}"
         elif words:
             _check(_call(command), job)
             yield f"job {job}: {' '.join(words)}"
 
-    def _change(self, shown: str, offer: RunCost) -> list[str]:
+    def _change(self, shown: str, cost: RunCost) -> list[str]:
         comment, nice = _field(shown, "Comment"), int(_field(shown, "Nice") or 0)
-        ours = OWN_COMMENT.search(comment)
-        before = re.search(r",nice=(-?\d+)", ours[0]) if ours else None
-        own = int(before[1]) if before else nice  # as it was before the first nudge
-        kept = OWN_COMMENT.sub("", comment).strip()
-        wanted, word = own, ""
-        if offer.price is not None:
-            word = f"headway:cost={offer.price.lost:.0f},unsaved={offer.price.unsaved:.0f}"
-            word += f",accelerators={offer.price.accelerators},at={offer.at:.0f}"
-            if self.nudge is not None:
-                wanted = own - self.nudge.of(offer.price)
-                word += f",nice={own}"
-        said = " ".join(filter(None, (kept, word)))
-        words = [f"Comment={said}"] if said != comment else []
-        return [*words, f"Nice={wanted}"] if wanted != nice else words
+        own_part = OWN_COMMENT.search(comment)
+        saved_nice = re.search(r",nice=(-?\d+)", own_part[0]) if own_part else None
+        original_nice = (
+            int(saved_nice[1]) if saved_nice else nice
+        )  # as it was before the first nudge
+        other_comment = OWN_COMMENT.sub("", comment).strip()
+        new_nice, own_comment = original_nice, ""
+        if cost.price is not None:
+            own_comment = f"headway:cost={cost.price.lost:.0f},unsaved={cost.price.unsaved:.0f}"
+            own_comment += f",accelerators={cost.price.accelerators},at={cost.at:.0f}"
+            if self.adjustment is not None:
+                new_nice = original_nice - self.adjustment.priority(cost.price)
+                own_comment += f",nice={original_nice}"
+        new_comment = " ".join(filter(None, (other_comment, own_comment)))
+        words = [f"Comment={new_comment}"] if new_comment != comment else []
+        return [*words, f"Nice={new_nice}"] if new_nice != nice else words
 
 
 def _field(shown: str, name: str) -> str:
-    found = re.search(_FIELD.format(name), shown)
-    return "" if found is None or found[1] == "(null)" else found[1].strip()
+    match = re.search(_FIELD.format(name), shown)
+    return "" if match is None or match[1] == "(null)" else match[1].strip()
 
 
 def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -107,10 +113,12 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         ) from None
 
 
-def _check(done: subprocess.CompletedProcess[str], job: str) -> None:
-    if done.returncode:
-        why = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
-        reason = why[-1].removeprefix("slurm_update error: ")
+def _check(result: subprocess.CompletedProcess[str], job: str) -> None:
+    if result.returncode:
+        output = (result.stderr or result.stdout).strip().splitlines() or [
+            f"exit {result.returncode}"
+        ]
+        reason = output[-1].removeprefix("slurm_update error: ")
         raise SchedulerUpdateFailed(
             f"Slurm refused job {job}: {reason}", code="slurm-refused", job=job, reason=reason
         )

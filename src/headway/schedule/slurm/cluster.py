@@ -49,7 +49,7 @@ class SlurmJob:
     nodes: int
     gpus: int  # in all
     cpus: int
-    places: tuple[tuple[str, int], ...]  # nodes, and accelerators on each
+    placement: tuple[tuple[str, int], ...]  # nodes, and accelerators on each
     restarts: int
     requeues: bool  # a batch job that may be started again
     comment: str
@@ -81,7 +81,7 @@ class ClusterState:
     jobs: tuple[SlurmJob, ...]
     nodes: tuple[SlurmNode, ...]
     qos: Mapping[str, Qos]
-    stepping: frozenset[int]  # jobs with steps of srun, beside the batch script
+    jobs_with_steps: frozenset[int]  # jobs with steps of srun, beside the batch script
 
     def job(self, number: int) -> SlurmJob | None:
         """One that waits or runs."""
@@ -93,20 +93,20 @@ class ClusterState:
 
     def waiting(self) -> list[SlurmJob]:
         """Those that only lack room, the first one first."""
-        found = [
+        waiting = [
             job for job in self.jobs if job.state == "PENDING" and job.reason == WAITS_FOR_RESOURCES
         ]
-        return sorted(found, key=lambda job: (-job.priority, job.submit, job.number))
+        return sorted(waiting, key=lambda job: (-job.priority, job.submit, job.number))
 
 
-def read_cluster(ask: RunCommand) -> ClusterState:
+def read_cluster(run: RunCommand) -> ClusterState:
     """Ask Slurm."""
-    steps = (line.partition(".") for line in ask(*STEPS_COMMAND).split())
+    steps = (line.partition(".") for line in run(*STEPS_COMMAND).split())
     return ClusterState(
-        jobs=parse_jobs(ask(*JOBS_COMMAND)),
-        nodes=parse_nodes(ask(*NODES_COMMAND)),
-        qos=parse_qos(ask(*QOS_COMMAND)),
-        stepping=frozenset(int(job) for job, _, step in steps if step.isdecimal()),
+        jobs=parse_jobs(run(*JOBS_COMMAND)),
+        nodes=parse_nodes(run(*NODES_COMMAND)),
+        qos=parse_qos(run(*QOS_COMMAND)),
+        jobs_with_steps=frozenset(int(job) for job, _, step in steps if step.isdecimal()),
     )
 
 
@@ -123,24 +123,24 @@ def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
 
 def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
     """From `scontrol --oneliner show node`, without those that take no jobs."""
-    found = []
+    nodes = []
     for line in text.splitlines():
-        told = dict(_FIELD.findall(line))
-        if not told or not set(told.get("State", "").split("+")) <= USABLE_STATES:
+        fields = dict(_FIELD.findall(line))
+        if not fields or not set(fields.get("State", "").split("+")) <= USABLE_STATES:
             continue
-        has, used = (
-            slurm.parse_tres(told.get("CfgTRES", "")),
-            slurm.parse_tres(told.get("AllocTRES", "")),
+        configured, allocated = (
+            slurm.parse_tres(fields.get("CfgTRES", "")),
+            slurm.parse_tres(fields.get("AllocTRES", "")),
         )
-        found.append(
+        nodes.append(
             SlurmNode(
-                name=told["NodeName"],
-                partitions=tuple(told.get("Partitions", "").split(",")),
-                gpus=slurm.count_gpus(has) - slurm.count_gpus(used),
-                cpus=has.get("cpu", 0) - used.get("cpu", 0),
+                name=fields["NodeName"],
+                partitions=tuple(fields.get("Partitions", "").split(",")),
+                gpus=slurm.count_gpus(configured) - slurm.count_gpus(allocated),
+                cpus=configured.get("cpu", 0) - allocated.get("cpu", 0),
             )
         )
-    return tuple(found)
+    return tuple(nodes)
 
 
 def parse_qos(text: str) -> dict[str, Qos]:
@@ -154,9 +154,12 @@ def parse_qos(text: str) -> dict[str, Qos]:
 
 def _parse_job(row: Mapping[str, Any]) -> SlurmJob:
     state = row["job_state"]
-    wanted, held = slurm.parse_tres(row["tres_req_str"]), slurm.parse_tres(row["tres_alloc_str"])
-    running = bool(held)
-    tres = held or wanted
+    requested, allocated = (
+        slurm.parse_tres(row["tres_req_str"]),
+        slurm.parse_tres(row["tres_alloc_str"]),
+    )
+    running = bool(allocated)
+    tres = allocated or requested
     return SlurmJob(
         number=int(row["job_id"]),
         state=state if isinstance(state, str) else str(state[0]),
@@ -170,7 +173,7 @@ def _parse_job(row: Mapping[str, Any]) -> SlurmJob:
         nodes=max(tres.get("node", 1), 1),
         gpus=slurm.count_gpus(tres),
         cpus=tres.get("cpu", 0),
-        places=_placement(row) if running else (),
+        placement=_placement(row) if running else (),
         restarts=_integer(row["restart_cnt"]),
         requeues=bool(row["batch_flag"]) and bool(row["requeue"]),
         comment=str(row["comment"]),
@@ -198,23 +201,23 @@ MAX_NAMES = 20  # names in a sentence
 
 def check_programs(path: str | None = None) -> None:
     """One sentence where there is no Slurm."""
-    absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
-    if absent:
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    if missing:
         raise UsageError(
-            f"there is no {', '.join(absent)} here; run this where slurmctld runs, "
+            f"there is no {', '.join(missing)} here; run this where slurmctld runs, "
             "with Slurm's programs on PATH",
             code="slurm-not-installed",
-            programs=absent,
+            programs=missing,
         )
 
 
-def check_rights(ask: RunCommand, config: str, user: str | None = None) -> None:
+def check_rights(run: RunCommand, config: str, user: str | None = None) -> None:
     """One sentence where this user may not requeue the jobs of others."""
     name = user or getpass.getuser()
-    found = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", config, re.MULTILINE)
-    if (user is None and os.geteuid() == 0) or (found is not None and found[1] == name):
+    match = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", config, re.MULTILINE)
+    if (user is None and os.geteuid() == 0) or (match is not None and match[1] == name):
         return
-    level = ask("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
+    level = run("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
     if level not in ADMIN_LEVELS:
         raise UsageError(
             f"{name} may not requeue the jobs of others; run this as root or SlurmUser, or type: "
@@ -224,9 +227,9 @@ def check_rights(ask: RunCommand, config: str, user: str | None = None) -> None:
         )
 
 
-def check_accounts(ask: RunCommand, names: Iterable[str]) -> None:
+def check_accounts(run: RunCommand, names: Iterable[str]) -> None:
     """One sentence where a quota is given to nobody: the account that is meant would have none."""
-    known = ask("sacctmgr", "-nP", "show", "account", "format=Account").split()
+    known = run("sacctmgr", "-nP", "show", "account", "format=Account").split()
     for name in names:
         if name not in known:
             raise UsageError(
@@ -244,14 +247,17 @@ def _join_names(names: list[str]) -> str:
 NOT_EXEMPT = ("", "00:00:00", "-1")
 
 
-def exemption_warnings(ask: RunCommand, config: str) -> Iterator[str]:
+def exemption_warnings(run: RunCommand, config: str) -> Iterator[str]:
     """A line for each QOS whose jobs slurmctld takes without asking anybody."""
-    told = dict(re.findall(r"^(\w+)\s*=\s*(\S*)", config, re.MULTILINE))
-    if told.get("PreemptType") != "preempt/qos" or told.get("PreemptExemptTime") not in NOT_EXEMPT:
+    settings = dict(re.findall(r"^(\w+)\s*=\s*(\S*)", config, re.MULTILINE))
+    if (
+        settings.get("PreemptType") != "preempt/qos"
+        or settings.get("PreemptExemptTime") not in NOT_EXEMPT
+    ):
         return
-    known = parse_qos(ask(*QOS_COMMAND))
-    for name in sorted({name for one in known.values() for name in one.preempts}):
-        if name in known and known[name].exempt in NOT_EXEMPT:
+    qos_by_name = parse_qos(run(*QOS_COMMAND))
+    for name in sorted({name for qos in qos_by_name.values() for name in qos.preempts}):
+        if name in qos_by_name and qos_by_name[name].exempt in NOT_EXEMPT:
             yield with_code(
                 f"slurmctld evicts jobs of the QOS {name} itself, at once; type: "
                 f"sacctmgr modify qos {name} set PreemptExemptTime=7-00:00:00",

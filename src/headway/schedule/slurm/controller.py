@@ -32,22 +32,22 @@ _COMMENT = re.compile(r"(?:^|[\s;,])headway=([^\s;,]+)")
 class RunIndex:
     """Finds the runs of jobs, and keeps what it has found."""
 
-    def __init__(self, places: Sequence[Path] = ()) -> None:
-        self._places = tuple(places)
-        self._found: dict[int, Path] = {}
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        self._folders = tuple(folders)
+        self._known: dict[int, Path] = {}
 
     def folder(self, job: SlurmJob) -> Path | None:
         """Of the run that the job is."""
-        known = self._found.get(job.number)
-        if known is None:
-            known = next(
+        folder = self._known.get(job.number)
+        if folder is None:
+            folder = next(
                 (path for path in self._likely(job) if _belongs_to_job(path, job.number)), None
             )
-            if known is not None:
-                self._found[job.number] = known
-        return known
+            if folder is not None:
+                self._known[job.number] = folder
+        return folder
 
-    def told(self, job: SlurmJob) -> RunStatus | None:
+    def status(self, job: SlurmJob) -> RunStatus | None:
         """What its run says; None: it has none that can be read."""
         folder = self.folder(job)
         return None if folder is None else read_run_status(folder)
@@ -56,9 +56,9 @@ class RunIndex:
         named = _COMMENT.search(job.comment)
         if named is not None:
             yield Path(job.folder, named[1])
-        for place in (Path(job.folder, "headway"), *self._places):
+        for folder in (Path(job.folder, "headway"), *self._folders):
             with contextlib.suppress(OSError):
-                yield from sorted(place.iterdir())
+                yield from sorted(folder.iterdir())
 
 
 def read_run_status(folder: Path) -> RunStatus | None:
@@ -69,15 +69,15 @@ def read_run_status(folder: Path) -> RunStatus | None:
         return None
     if not ledger.attempts:
         return None
-    price, last = cost.from_ledger(ledger), ledger.attempts[-1]
-    taken = ledger.wall - round(price.unsaved * NS)
-    heeds = any(one.level == "disk" for one in ledger.saved)  # a Checkpointer
+    eviction_cost, last = cost.from_ledger(ledger), ledger.attempts[-1]
+    saved_at = ledger.wall - round(eviction_cost.unsaved * NS)
+    has_checkpointer = any(save.level == "disk" for save in ledger.saved)  # a Checkpointer
     return RunStatus(
-        unsaved=price.unsaved,
-        saved_at=ledger.clock(taken, end=True) / NS if taken > last.start else None,
-        save=price.save if heeds else None,
-        recover=price.recover,
-        preemptions=price.preemptions,
+        unsaved=eviction_cost.unsaved,
+        saved_at=ledger.clock(saved_at, end=True) / NS if saved_at > last.start else None,
+        save=eviction_cost.save if has_checkpointer else None,
+        recover=eviction_cost.recover,
+        preemptions=eviction_cost.preemptions,
         outcome=last.outcome,
     )
 
@@ -106,50 +106,52 @@ POLL_S = 1.0  # while somebody is asked to save
 class PreemptionController:
     """The watch over one cluster."""
 
-    ask: RunCommand
-    tell: Callable[[str], None]
+    run_command: RunCommand
+    log: Callable[[str], None]
     policy: Policy
     runs: RunIndex
     grace: float
     quotas: Mapping[str, int] = field(default_factory=dict)
-    only: frozenset[str] = frozenset()  # preempting QOS; none: all that preempt
-    dry: bool = False
+    only_qos: frozenset[str] = frozenset()  # preempting QOS; none: all that preempt
+    dry_run: bool = False
     clock: Callable[[], float] = time.time
     evictions: list[Eviction] = field(default_factory=list)
-    _in_vain: set[int] = field(default_factory=set)  # waiters that an eviction did not start
-    _said: dict[int, str] = field(default_factory=dict)
+    _unsatisfied: set[int] = field(default_factory=set)  # waiters that an eviction did not start
+    _reported: dict[int, str] = field(default_factory=dict)
 
     def loop(self, interval: float, *, once: bool, stopped: Callable[[float], bool]) -> None:
         """One look after the other; evictions that were begun are seen through at the end.
 
         `stopped` waits so many seconds, and says whether it is time to end.
         """
-        self.look()
+        self.poll()
         ending = once
         while not ending or self.evictions:
             ending = stopped(min(POLL_S, interval) if self.evictions else interval) or ending
             try:
-                self.look(new=not ending)
+                self.poll(new=not ending)
             except SlurmRefused as error:  # slurmctld may be starting again
-                self.tell(with_code(str(error), code=error.code))
+                self.log(with_code(str(error), code=error.code))
 
-    def look(self, *, new: bool = True) -> None:
+    def poll(self, *, new: bool = True) -> None:
         """Once: go on with what is under way, and see who waits."""
-        state = read_cluster(self.ask)
-        self._known(state)
+        state = read_cluster(self.run_command)
+        self._check_qos(state)
         for eviction in self.evictions:
-            eviction.advance(self.clock(), state, self.runs.told, self.ask, self.tell)
-        for one in [one for one in self.evictions if one.over(self.clock(), state)]:
-            self.evictions.remove(one)
-            if one.promised(state):
-                self._in_vain.add(one.waiter.number)
-                text = f"job {one.waiter.number} still waits; nobody else is evicted for it"
-                self.tell(with_code(text, code="eviction-in-vain"))
+            eviction.advance(self.clock(), state, self.runs.status, self.run_command, self.log)
+        for eviction in [
+            eviction for eviction in self.evictions if eviction.over(self.clock(), state)
+        ]:
+            self.evictions.remove(eviction)
+            if eviction.reserved(state):
+                self._unsatisfied.add(eviction.waiter.number)
+                text = f"job {eviction.waiter.number} still waits; nobody else is evicted for it"
+                self.log(with_code(text, code="eviction-in-vain"))
         for waiter in self._waiters(state) if new else ():
             self._serve(waiter, state)
 
-    def _known(self, state: ClusterState) -> None:
-        for name in sorted(self.only - state.qos.keys()):
+    def _check_qos(self, state: ClusterState) -> None:
+        for name in sorted(self.only_qos - state.qos.keys()):
             known = ", ".join(state.qos)
             raise UsageError(
                 f"there is no QOS {name!r}; there are {known}", code="qos-unknown", qos=name
@@ -157,7 +159,7 @@ class PreemptionController:
 
     def _waiters(self, state: ClusterState) -> list[SlurmJob]:
         """Preempting ones that are first in line in their partition, and not served yet."""
-        served = {one.waiter.number for one in self.evictions} | self._in_vain
+        served = {eviction.waiter.number for eviction in self.evictions} | self._unsatisfied
         return [
             job
             for job in state.waiting()
@@ -166,46 +168,52 @@ class PreemptionController:
 
     def _preempts(self, job: SlurmJob, state: ClusterState) -> bool:
         qos = state.qos.get(job.qos)
-        return qos is not None and bool(qos.preempts) and (not self.only or job.qos in self.only)
+        return (
+            qos is not None
+            and bool(qos.preempts)
+            and (not self.only_qos or job.qos in self.only_qos)
+        )
 
     def _serve(self, waiter: SlurmJob, state: ClusterState) -> None:
-        gone = {number for one in self.evictions for number in one.numbers()}
-        told = self._told(waiter, state, gone)
+        victims = {number for eviction in self.evictions for number in eviction.numbers()}
+        statuses = self._statuses(waiter, state, victims)
         choice = choose_victims(
             waiter,
             state,
-            told,
+            statuses,
             self.policy,
             now=self.clock(),
             grace=self.grace,
             quotas=self.quotas,
-            promised=self._promised(state),
+            reserved=self._reserved(state),
         )
         if not choice.victims:
-            if self._said.get(waiter.number) != choice.why:
-                self._said[waiter.number] = choice.why
-                self.tell(f"job {waiter.number} ({waiter.qos}) waits: {choice.why}")
+            if self._reported.get(waiter.number) != choice.reason:
+                self._reported[waiter.number] = choice.reason
+                self.log(f"job {waiter.number} ({waiter.qos}) waits: {choice.reason}")
             return
-        self._evict(waiter, choice, state, told)
+        self._evict(waiter, choice, state, statuses)
 
-    def _told(
-        self, waiter: SlurmJob, state: ClusterState, gone: set[int]
+    def _statuses(
+        self, waiter: SlurmJob, state: ClusterState, victims: set[int]
     ) -> dict[int, RunStatus | None]:
         """What each candidate's run says; a save counts only where a signal reaches it."""
-        found: dict[int, RunStatus | None] = {}
+        statuses: dict[int, RunStatus | None] = {}
         for job in candidates(waiter, state):
-            if job.number in gone:
+            if job.number in victims:
                 continue
-            told = self.runs.told(job)
-            if told is not None and not responds_to_signal(job, told, state.stepping, self.ask):
-                told = replace(told, save=None)
-            found[job.number] = told
-        return found
+            status = self.runs.status(job)
+            if status is not None and not responds_to_signal(
+                job, status, state.jobs_with_steps, self.run_command
+            ):
+                status = replace(status, save=None)
+            statuses[job.number] = status
+        return statuses
 
-    def _promised(self, state: ClusterState) -> dict[str, int]:
+    def _reserved(self, state: ClusterState) -> dict[str, int]:
         total: dict[str, int] = {}
-        for one in self.evictions:
-            for name, count in one.promised(state).items():
+        for eviction in self.evictions:
+            for name, count in eviction.reserved(state).items():
                 total[name] = total.get(name, 0) + count
         return total
 
@@ -214,35 +222,35 @@ class PreemptionController:
         waiter: SlurmJob,
         choice: VictimChoice,
         state: ClusterState,
-        told: Mapping[int, RunStatus | None],
+        statuses: Mapping[int, RunStatus | None],
     ) -> None:
-        names = ", ".join(_describe_victim(job, told[job.number]) for job in choice.victims)
-        would = "would evict" if self.dry else "evicts"
-        self.tell(f"job {waiter.number} ({waiter.qos}, {waiter.gpus} GPU) {would} {names}")
-        if self.dry:
+        names = ", ".join(_describe_victim(job, statuses[job.number]) for job in choice.victims)
+        would = "would evict" if self.dry_run else "evicts"
+        self.log(f"job {waiter.number} ({waiter.qos}, {waiter.gpus} GPU) {would} {names}")
+        if self.dry_run:
             return
         notice = self.policy.notice
         eviction = Eviction(
             waiter=waiter,
             victims=[
-                Victim(job=job, asked=notice and _can_save(told[job.number]))
+                Victim(job=job, signaled=notice and _can_save(statuses[job.number]))
                 for job in choice.victims
             ],
-            places=choice.places,
+            placement=choice.placement,
             at=self.clock(),
             grace=self.grace,
         )
-        eviction.begin(self.ask, self.tell, state.stepping)
+        eviction.begin(self.run_command, self.log, state.jobs_with_steps)
         self.evictions.append(eviction)
 
 
-def _can_save(told: RunStatus | None) -> bool:
-    return told is not None and told.save is not None
+def _can_save(status: RunStatus | None) -> bool:
+    return status is not None and status.save is not None
 
 
-def _describe_victim(job: SlurmJob, told: RunStatus | None) -> str:
-    if told is None:
+def _describe_victim(job: SlurmJob, status: RunStatus | None) -> str:
+    if status is None:
         return f"job {job.number} (tells nothing)"
-    save = "no save at a signal" if told.save is None else f"a save takes {told.save:.1f} s"
-    words = f"{told.unsaved:.1f} s unsaved, {save}, {told.recover:.1f} s to recover"
+    save = "no save at a signal" if status.save is None else f"a save takes {status.save:.1f} s"
+    words = f"{status.unsaved:.1f} s unsaved, {save}, {status.recover:.1f} s to recover"
     return f"job {job.number} ({words})"

@@ -33,9 +33,9 @@ class Victim:
     """A job that goes."""
 
     job: SlurmJob
-    asked: bool  # it can save first
+    signaled: bool  # it can save first
     done: bool = False
-    why: str = ""  # it need not wait any longer
+    reason: str = ""  # it need not wait any longer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,10 +44,10 @@ class Eviction:
 
     waiter: SlurmJob
     victims: list[Victim]
-    places: tuple[tuple[str, int], ...]
+    placement: tuple[tuple[str, int], ...]
     at: float
     grace: float
-    said: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
 
     def over(self, now: float, state: ClusterState) -> bool:
         """Whether all of them are back in the queue, and the waiter has what they left."""
@@ -59,49 +59,49 @@ class Eviction:
         """Of the victims."""
         return {victim.job.number for victim in self.victims}
 
-    def promised(self, state: ClusterState) -> dict[str, int]:
+    def reserved(self, state: ClusterState) -> dict[str, int]:
         """What the waiter will use of what is free by now, on each node."""
         if not _is_waiting(self.waiter, state):
             return {}
-        held = dict(self.places)
+        wanted = dict(self.placement)
         for victim in self.victims:
             job = state.job(victim.job.number)
-            for name, count in job.places if job is not None and job.state == "RUNNING" else ():
-                held[name] = held.get(name, 0) - count
-        return {name: count for name, count in held.items() if count > 0}
+            for name, count in job.placement if job is not None and job.state == "RUNNING" else ():
+                wanted[name] = wanted.get(name, 0) - count
+        return {name: count for name, count in wanted.items() if count > 0}
 
-    def begin(self, ask: RunCommand, tell: Log, stepping: frozenset[int]) -> None:
+    def begin(self, run: RunCommand, log: Log, jobs_with_steps: frozenset[int]) -> None:
         """Ask those for a save that can give one."""
         for victim in self.victims:
-            if not victim.asked:
+            if not victim.signaled:
                 continue
             number = str(victim.job.number)
-            whom = () if victim.job.number in stepping else ("--batch",)
+            target = () if victim.job.number in jobs_with_steps else ("--batch",)
             try:
-                ask("scancel", f"--signal={SIGNAL}", *whom, number)
-                tell(f"job {number} is asked to save, for job {self.waiter.number}")
+                run("scancel", f"--signal={SIGNAL}", *target, number)
+                log(f"job {number} is asked to save, for job {self.waiter.number}")
             except SlurmRefused as error:  # it may just have ended
-                tell(with_code(f"job {number} could not be asked: {error}", code="job-not-asked"))
+                log(with_code(f"job {number} could not be asked: {error}", code="job-not-asked"))
 
     def advance(
-        self, now: float, state: ClusterState, read: ReadStatus, ask: RunCommand, tell: Log
+        self, now: float, state: ClusterState, read: ReadStatus, run: RunCommand, log: Log
     ) -> None:
         """Those that have saved, or had their time, go; those that cannot save go last."""
-        asked = [victim for victim in self.victims if victim.asked and not victim.done]
-        for victim in asked:
-            victim.why = victim.why or self._ready(victim, now, state, read)
-        ready = [victim for victim in asked if victim.why]
-        if not asked:
+        waiting = [victim for victim in self.victims if victim.signaled and not victim.done]
+        for victim in waiting:
+            victim.reason = victim.reason or self._ready(victim, now, state, read)
+        ready = [victim for victim in waiting if victim.reason]
+        if not waiting:
             ready = [victim for victim in self.victims if not victim.done]
         for victim in ready:
-            self._requeue(victim, now, state, read, ask, tell)
+            self._requeue(victim, now, state, read, run, log)
 
     def _ready(self, victim: Victim, now: float, state: ClusterState, read: ReadStatus) -> str:
         job = state.job(victim.job.number)
         if job is None or job.state not in ("RUNNING", "COMPLETING"):
             return "has left"
-        told = read(victim.job)
-        if told is not None and told.saved_at is not None and told.saved_at >= self.at:
+        status = read(victim.job)
+        if status is not None and status.saved_at is not None and status.saved_at >= self.at:
             return "has saved"
         return f"has not saved within {self.grace:g} s" if now - self.at >= self.grace else ""
 
@@ -111,8 +111,8 @@ class Eviction:
         now: float,
         state: ClusterState,
         read: ReadStatus,
-        ask: RunCommand,
-        tell: Log,
+        run: RunCommand,
+        log: Log,
     ) -> None:
         number = str(victim.job.number)
         job = state.job(victim.job.number)
@@ -120,37 +120,37 @@ class Eviction:
             victim.done = True
             return
         try:
-            if _ended_by_itself(victim, job, read, ask):
-                tell(f"job {number} has come to its end meanwhile")
+            if _ended_by_itself(victim, job, read, run):
+                log(f"job {number} has come to its end meanwhile")
                 victim.done = True
                 return
-            ask("scontrol", "requeue", number)
+            run("scontrol", "requeue", number)
         except SlurmRefused as error:  # while it is completing; asked again at the next look
             victim.done = now - self.at > self.grace + GIVE_UP_S
             text = f"job {number} could not be requeued: {error}"
-            self._once(tell, with_code(text, code="job-not-requeued"))
+            self._log_once(log, with_code(text, code="job-not-requeued"))
             return
         victim.done = True
-        tell(f"job {number} {victim.why or 'cannot save at a signal'}, and is requeued")
+        log(f"job {number} {victim.reason or 'cannot save at a signal'}, and is requeued")
 
-    def _once(self, tell: Log, text: str) -> None:
-        if text not in self.said:
-            self.said.add(text)
-            tell(text)
+    def _log_once(self, log: Log, text: str) -> None:
+        if text not in self.logged:
+            self.logged.add(text)
+            log(text)
 
 
 def _ended_by_itself(
-    victim: Victim, job: SlurmJob | None, read: ReadStatus, ask: RunCommand
+    victim: Victim, job: SlurmJob | None, read: ReadStatus, run: RunCommand
 ) -> bool:
     """Whether it is over for a reason of its own, or its user's: then nobody brings it back."""
     if job is not None and job.state == "RUNNING":
         return False
-    told = read(victim.job)
-    if not victim.asked or (told is not None and told.outcome == "completed"):
+    status = read(victim.job)
+    if not victim.signaled or (status is not None and status.outcome == "completed"):
         return True
     return (
         job is None
-        and ask(*FINAL_STATE_COMMAND, str(victim.job.number)).strip() not in STATES_AFTER_SIGNAL
+        and run(*FINAL_STATE_COMMAND, str(victim.job.number)).strip() not in STATES_AFTER_SIGNAL
     )
 
 
@@ -160,15 +160,15 @@ def _is_waiting(job: SlurmJob, state: ClusterState) -> bool:
 
 
 def responds_to_signal(
-    job: SlurmJob, told: RunStatus | None, stepping: frozenset[int], ask: RunCommand
+    job: SlurmJob, status: RunStatus | None, jobs_with_steps: frozenset[int], run: RunCommand
 ) -> bool:
     """Whether a signal would reach a run that saves, and harm nothing on its way."""
-    if told is None or told.save is None:
+    if status is None or status.save is None:
         return False
-    if job.number in stepping:
+    if job.number in jobs_with_steps:
         return True
     try:
-        script = ask("scontrol", "write", "batch_script", str(job.number), "-")
+        script = run("scontrol", "write", "batch_script", str(job.number), "-")
     except SlurmRefused:
         return False
     return _FORWARDS_SIGNAL.search(script) is not None

@@ -30,39 +30,39 @@ class VictimChoice:
     """The jobs that go, and where the waiter will sit then; or why nobody goes."""
 
     victims: tuple[SlurmJob, ...] = ()
-    places: tuple[tuple[str, int], ...] = ()
-    why: str = ""
+    placement: tuple[tuple[str, int], ...] = ()
+    reason: str = ""
 
 
 class SlurmCandidate(simulated.Job):
     """A job that runs in Slurm, as a policy sees one."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_status",)
 
     def __init__(
-        self, job: SlurmJob, tenant: int, told: RunStatus | None, index: Mapping[str, int]
+        self, job: SlurmJob, tenant: int, status: RunStatus | None, index: Mapping[str, int]
     ) -> None:
         spec = simulated.JobSpec(job.submit, math.inf, job.gpus, job.account)
         super().__init__(job.number, spec, tenant)
-        self._told = told
+        self._status = status
         self.since = job.start
-        self.places = tuple((index[node], count) for node, count in job.places)
-        self.listens = told is not None
-        self.preemptions = job.restarts if told is None else told.preemptions
-        if told is not None:
-            self.recover = told.recover
-            self.save = math.inf if told.save is None else told.save
+        self.places = tuple((index[node], count) for node, count in job.placement)
+        self.listens = status is not None
+        self.preemptions = job.restarts if status is None else status.preemptions
+        if status is not None:
+            self.recover = status.recover
+            self.save = math.inf if status.save is None else status.save
 
     def progress(self, now: float) -> tuple[float, float, float]:
         """Of this attempt: how long it runs, until its newest durable save, and nothing."""
-        ran, told = max(now - self.since, 0.0), self._told
-        if told is None or told.saved_at is None:
+        ran, status = max(now - self.since, 0.0), self._status
+        if status is None or status.saved_at is None:
             return ran, 0.0, 0.0
-        return ran, max(ran - told.unsaved, 0.0), 0.0
+        return ran, max(ran - status.unsaved, 0.0), 0.0
 
     def unsaved(self, now: float) -> float:
         """As its run says; without one, since it began."""
-        return max(now - self.since, 0.0) if self._told is None else self._told.unsaved
+        return max(now - self.since, 0.0) if self._status is None else self._status.unsaved
 
 
 class NodePool(Cluster):
@@ -85,25 +85,25 @@ class NodePool(Cluster):
 
     def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
         """Where it would fit if so much more were free; on nodes that need nobody's leave first."""
-        able = [n for n, free in enumerate(self.free) if free + extra.get(n, 0) >= self.size]
+        usable = [n for n, free in enumerate(self.free) if free + extra.get(n, 0) >= self.size]
         wanted = gpus // self.size
-        if len(able) < wanted:
+        if len(usable) < wanted:
             return None
-        able.sort(key=lambda node: (self.free[node] < self.size, node))
-        return tuple((node, self.size) for node in able[:wanted])
+        usable.sort(key=lambda node: (self.free[node] < self.size, node))
+        return tuple((node, self.size) for node in usable[:wanted])
 
 
 def candidates(waiter: SlurmJob, state: ClusterState) -> list[SlurmJob]:
     """Jobs that the waiter's QOS may evict, where that would help and they come back."""
-    here = {node.name for node in usable_nodes(waiter, state)}
+    node_names = {node.name for node in usable_nodes(waiter, state)}
     preempts = state.qos[waiter.qos].preempts if waiter.qos in state.qos else ()
     return [
         job
         for job in state.running()
         if job.qos in preempts
         and job.requeues
-        and job.places
-        and all(name in here for name, _ in job.places)
+        and job.placement
+        and all(name in node_names for name, _ in job.placement)
     ]
 
 
@@ -115,49 +115,49 @@ def usable_nodes(waiter: SlurmJob, state: ClusterState) -> list[SlurmNode]:
 def choose_victims(
     waiter: SlurmJob,
     state: ClusterState,
-    told: Mapping[int, RunStatus | None],
+    statuses: Mapping[int, RunStatus | None],
     policy: Policy,
     *,
     now: float,
     grace: float,
     quotas: Mapping[str, int] | None = None,
-    promised: Mapping[str, int] | None = None,
+    reserved: Mapping[str, int] | None = None,
 ) -> VictimChoice:
     """Who goes; `told` are the candidates, `promised` is what others wait for on each node."""
     nodes = usable_nodes(waiter, state)
     index = {node.name: number for number, node in enumerate(nodes)}
-    free = _free_accelerators(nodes, state, promised or {})
-    each = math.ceil(waiter.gpus / waiter.nodes)
-    room = NodePool(free, each)
-    jobs = {job.number: job for job in state.running() if job.number in told}
-    if room.place(each * waiter.nodes) is not None:
+    free = _free_accelerators(nodes, state, reserved or {})
+    per_node = math.ceil(waiter.gpus / waiter.nodes)
+    pool = NodePool(free, per_node)
+    jobs = {job.number: job for job in state.running() if job.number in statuses}
+    if pool.place(per_node * waiter.nodes) is not None:
         text = "there is room for it: Slurm starts it, or waits for something else"
-        return VictimChoice(why=with_code(text, code="room-is-free"))
-    tenants = _tenants(state, jobs, told, index, quotas or {})
-    spec = simulated.JobSpec(waiter.submit, math.inf, each * waiter.nodes, waiter.account)
-    asking = simulated.Job(waiter.number, spec, -1)
-    scene = PreemptionContext(now, asking, room, tenants, grace)
-    chosen = policy.victims(scene)
-    places = room.place_with(asking.gpus, freed_accelerators(chosen))
+        return VictimChoice(reason=with_code(text, code="room-is-free"))
+    tenants = _tenants(state, jobs, statuses, index, quotas or {})
+    spec = simulated.JobSpec(waiter.submit, math.inf, per_node * waiter.nodes, waiter.account)
+    waiting_job = simulated.Job(waiter.number, spec, -1)
+    context = PreemptionContext(now, waiting_job, pool, tenants, grace)
+    chosen = policy.victims(context)
+    node_counts = pool.place_with(waiting_job.gpus, freed_accelerators(chosen))
     victims = tuple(jobs[job.number] for job in chosen)
-    if not victims or places is None or not scene.lawful(chosen):
+    if not victims or node_counts is None or not context.respects_quota(chosen):
         text = "no set of jobs that it may evict makes room for it"
-        return VictimChoice(why=with_code(text, code="no-victims"))
-    where = tuple((nodes[node].name, count) for node, count in places)
-    short = _node_short_of_cpus(waiter, victims, state, where)
-    if short:
-        text = f"it would find too few CPUs on {short}"
-        return VictimChoice(why=with_code(text, code="too-few-cpus"))
-    return VictimChoice(victims=victims, places=where)
+        return VictimChoice(reason=with_code(text, code="no-victims"))
+    placement = tuple((nodes[node].name, count) for node, count in node_counts)
+    short_node = _node_short_of_cpus(waiter, victims, state, placement)
+    if short_node:
+        text = f"it would find too few CPUs on {short_node}"
+        return VictimChoice(reason=with_code(text, code="too-few-cpus"))
+    return VictimChoice(victims=victims, placement=placement)
 
 
 def _free_accelerators(
-    nodes: Sequence[SlurmNode], state: ClusterState, promised: Mapping[str, int]
+    nodes: Sequence[SlurmNode], state: ClusterState, reserved: Mapping[str, int]
 ) -> list[int]:
     """On each node; what jobs hold that are just leaving is as good as free."""
-    free = {node.name: node.gpus - promised.get(node.name, 0) for node in nodes}
+    free = {node.name: node.gpus - reserved.get(node.name, 0) for node in nodes}
     for job in state.jobs:
-        for name, count in job.places if job.state == "COMPLETING" else ():
+        for name, count in job.placement if job.state == "COMPLETING" else ():
             if name in free:
                 free[name] += count
     return [max(count, 0) for count in free.values()]
@@ -166,7 +166,7 @@ def _free_accelerators(
 def _tenants(
     state: ClusterState,
     jobs: Mapping[int, SlurmJob],
-    told: Mapping[int, RunStatus | None],
+    statuses: Mapping[int, RunStatus | None],
     index: Mapping[str, int],
     quotas: Mapping[str, int],
 ) -> list[Tenant]:
@@ -177,8 +177,8 @@ def _tenants(
         number = names.index(job.account)
         tenants[number].used += job.gpus
         if job.number in jobs:
-            live = SlurmCandidate(job, number, told[job.number], index)
-            tenants[number].running[job.number] = live
+            candidate = SlurmCandidate(job, number, statuses[job.number], index)
+            tenants[number].running[job.number] = candidate
     return tenants
 
 
@@ -186,12 +186,12 @@ def _node_short_of_cpus(
     waiter: SlurmJob,
     victims: Sequence[SlurmJob],
     state: ClusterState,
-    places: Sequence[tuple[str, int]],
+    placement: Sequence[tuple[str, int]],
 ) -> str:
     """The first node that would still lack CPUs, or nothing."""
-    each = math.ceil(waiter.cpus / waiter.nodes)
+    cpus_per_node = math.ceil(waiter.cpus / waiter.nodes)
     free = {node.name: node.cpus for node in state.nodes}
     for job in victims:
-        for name, _ in job.places:
-            free[name] += job.cpus // len(job.places)
-    return next((name for name, _ in places if free[name] < each), "")
+        for name, _ in job.placement:
+            free[name] += job.cpus // len(job.placement)
+    return next((name for name, _ in placement if free[name] < cpus_per_node), "")

@@ -245,13 +245,13 @@ class Engine:
         if self.now < self._not_before.get(kind, 0.0):
             return False
         scene = PreemptionContext(self.now, waiter, self.cluster, self.tenants, self.grace)
-        victims = self.policy.victims(scene) if scene.possible() else ()
+        victims = self.policy.victims(scene) if scene.can_fit() else ()
         if not victims:
             self._not_before[kind] = self.now + RETRY_S
             return False
         extra = freed_accelerators(victims)
         places = self.cluster.place_with(waiter.gpus, extra)
-        if places is None or not scene.lawful(victims):
+        if places is None or not scene.respects_quota(victims):
             raise UsageError(
                 f"the policy {type(self.policy).__name__} evicts jobs "
                 f"{', '.join(str(job.number) for job in victims)} for job {waiter.number}, which "
