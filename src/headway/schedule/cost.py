@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 
-from headway import eviction_cost as headway_eviction_cost
-from headway.eviction_cost import EvictionCost, eviction_cost, recovery_time, save_time
+from headway.eviction_cost import (
+    CostReport,
+    EvictionCost,
+    eviction_cost,
+    recovery_time,
+    save_time,
+)
 from headway.ledger.buckets import DETECTION, DOWNTIME, EFFECTIVE, HANG, LOST, group
 from headway.ledger.model import Ledger
 from headway.ledger.publish import accelerators_held
@@ -23,7 +28,7 @@ def from_run(
 
 
 def from_cost_report(
-    report: headway_eviction_cost.CostReport, *, grace: float = 0.0, repeat_penalty_s: float = 0.0
+    report: CostReport, *, grace: float = 0.0, repeat_penalty_s: float = 0.0
 ) -> EvictionCost:
     """The price that the launcher of a run tells, as it is by now."""
     return EvictionCost(
