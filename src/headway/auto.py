@@ -1,7 +1,7 @@
-"""`import headway.auto` as the first line of a script, where the environment is not inherited.
+"""Record a script whose first line is `import headway.auto`, without an inherited environment.
 
-Under `headway run` it adds nothing. Without it, a run folder is made as `headway run` would make
-it, and the journal is written there.
+Under `headway run` it does nothing. Otherwise it creates a run folder as `headway run` does, and
+writes the journal there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _adopt() -> None:
 
     try:
         folder, launch = folder_of_process()
-    except (HeadwayError, OSError) as error:  # the job goes on, unrecorded
+    except (HeadwayError, OSError) as error:  # the job continues without recording
         line = with_code(f"headway: not recording: {error}", code="not-recording")
         print(line, file=sys.stderr)
         return

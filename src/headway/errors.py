@@ -1,34 +1,34 @@
-"""Every error a user can meet.
+"""The errors that Headway raises.
 
 HeadwayError            one sentence on stderr, no traceback; exit code 70
-  UsageError            the command or its input is wrong; exit code 2
+  UsageError            the command or its input is invalid; exit code 2
     RunNotFound         there is no run at that path
-    NotARun             the folder is there, but it is no run
+    NotARun             the folder exists, but holds no journal
     NewerSchema         written by a newer Headway than this one
-    TargetUnwritable    the run folder cannot be made or written
-    MissingExtra        a package is needed that is not installed
-    SlurmRefused        a program of Slurm failed, or gave no answer
+    TargetUnwritable    the run folder cannot be created or written
+    MissingExtra        a required package is not installed
+    SlurmRefused        a Slurm command failed or timed out
   SaveFailed            a checkpoint could not be written or committed
-  CheckpointDamaged     a checkpoint is not what its manifest says
-  CheckpointMismatch    a checkpoint and the live state have other tensors
-  CheckpointUntrusted   reading a checkpoint would run code that nobody has allowed
-  RestoreFailed         a good checkpoint could not be put into the live state
-  PublishFailed         an anchor did not become a snapshot; exit code 1
-    PublishDeferred     it could not now: the machine, not the anchor, is the reason
-  SnapshotDamaged       a snapshot is not what its manifest says
-  NotTold               a scheduler did not take the price of a run; exit code 1
-  RegistryFailed        a snapshot serves, and its model registry does not know
+  CheckpointDamaged     a checkpoint does not match its manifest
+  CheckpointMismatch    a checkpoint and the live state have different tensors
+  CheckpointUntrusted   reading a checkpoint would run code that was not allowed
+  RestoreFailed         a valid checkpoint could not be loaded into the live state
+  PublishFailed         an anchor checkpoint could not be published; exit code 1
+    PublishDeferred     it may succeed later: the cause is the machine, not the anchor
+  SnapshotDamaged       a snapshot does not match its manifest
+  SchedulerUpdateFailed a scheduler did not accept the eviction cost of a run; exit code 1
+  RegistryFailed        a snapshot was published, but not registered in the model registry
 """
 
 from __future__ import annotations
 
 
 class HeadwayError(Exception):
-    """What is wrong, the value, and what to type next.
+    """An error with a message that states the problem, the value and the next command.
 
-    `code` identifies the problem: it stays the same when the sentence changes. A class for a
-    single problem has its code as an attribute, a class for many takes it as an argument.
-    `fields` are the values that the sentence is about.
+    `code` identifies the problem and stays the same when the message changes. A class for a
+    single problem has its code as an attribute, a class for several takes it as an argument.
+    `fields` holds the values that the message mentions.
     """
 
     exit_code = 70
@@ -42,7 +42,7 @@ class HeadwayError(Exception):
 
 
 class HeadwayWarning(UserWarning):
-    """Something did not work, and the job continues."""
+    """A problem that does not stop the job."""
 
     def __init__(self, message: str = "", *, code: str = "") -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class HeadwayWarning(UserWarning):
 
 
 class Reason(str):
-    """Why something is not as it should be, with the code of the problem; empty if it is."""
+    """Why something cannot be used, with the code of the problem; empty if it can."""
 
     code: str
 
@@ -67,12 +67,12 @@ FINE = Reason()
 
 
 def with_code(text: str, *, code: str) -> str:
-    """A line for a person, with the code of the problem at its end."""
+    """Append the code of the problem to a message: `text [code]`."""
     return f"{text} [{code}]" if code else text
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the packages of an extra, wherever Headway itself came from."""
+    """The pip command for the packages of an extra, also where Headway is not from PyPI."""
     import re
     import shlex
     from importlib import metadata
@@ -87,7 +87,7 @@ def install_command(extra: str) -> str:
 
 
 def split_code(text: str) -> tuple[str, str]:
-    """Such a line without the code at its end, and the code; "" where there is none."""
+    """Split `text [code]` into text and code; the code is "" if there is none."""
     import re
 
     match = re.fullmatch(r"(.*) \[([a-z0-9-]+)\]", text, re.DOTALL)
@@ -95,19 +95,19 @@ def split_code(text: str) -> tuple[str, str]:
 
 
 class UsageError(HeadwayError):
-    """The command or its input is wrong."""
+    """The command or its input is invalid."""
 
     exit_code = 2
 
 
 class RunNotFound(UsageError):
-    """There is no run at that path."""
+    """There is no run at this path."""
 
     code = "run-not-found"
 
 
 class NotARun(UsageError):
-    """The folder is there, but it holds no journal."""
+    """The folder exists, but holds no journal."""
 
     code = "not-a-run"
 
@@ -119,13 +119,13 @@ class NewerSchema(UsageError):
 
 
 class TargetUnwritable(UsageError):
-    """The run folder cannot be made or written."""
+    """The run folder cannot be created or written."""
 
     code = "target-unwritable"
 
 
 class MissingExtra(UsageError):
-    """A package is needed that is not installed; `extra` is the extra that brings it."""
+    """A required package is not installed; `extra` is the extra that includes it."""
 
     code = "missing-package"
 
@@ -135,7 +135,7 @@ class MissingExtra(UsageError):
 
 
 class SlurmRefused(UsageError):
-    """A program of Slurm failed, or gave no answer."""
+    """A Slurm command failed or timed out."""
 
 
 class SaveFailed(HeadwayError):
@@ -143,46 +143,46 @@ class SaveFailed(HeadwayError):
 
 
 class CheckpointDamaged(HeadwayError):
-    """A checkpoint is not what its manifest says."""
+    """A checkpoint does not match its manifest."""
 
 
 class CheckpointMismatch(HeadwayError):
-    """A checkpoint and the live state have other tensors; nothing was changed."""
+    """A checkpoint and the live state have different tensors; nothing was changed."""
 
     code = "checkpoint-mismatch"
 
 
 class CheckpointUntrusted(HeadwayError):
-    """Reading a checkpoint would run code that nobody has allowed."""
+    """Reading a checkpoint would run code that was not allowed."""
 
     code = "checkpoint-untrusted"
 
 
 class RestoreFailed(HeadwayError):
-    """A good checkpoint could not be put into the live state, of which a part may be changed."""
+    """A valid checkpoint could not be loaded; part of the live state may have changed."""
 
     code = "restore-failed"
 
 
 class PublishFailed(HeadwayError):
-    """An anchor did not become a snapshot, and what serves is as it was."""
+    """An anchor checkpoint could not be published; the served snapshot is unchanged."""
 
     exit_code = 1
 
 
 class PublishDeferred(PublishFailed):
-    """An anchor could not become a snapshot now; the same may succeed later."""
+    """An anchor checkpoint could not be published now; a retry may succeed."""
 
 
 class SnapshotDamaged(HeadwayError):
-    """A snapshot is not what its manifest says."""
+    """A snapshot does not match its manifest."""
 
 
 class RegistryFailed(HeadwayError):
-    """A snapshot serves, and its model registry does not know."""
+    """A snapshot was published, but not registered in the model registry."""
 
 
 class SchedulerUpdateFailed(HeadwayError):
-    """A scheduler did not take the price of a run."""
+    """A scheduler did not accept the eviction cost of a run."""
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""Calls for training loops that the hooks do not recognize. Without a recorder they do nothing."""
+"""Calls for training loops that the hooks do not recognize; no-ops if nothing is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.taxonomy import START_STAGES, TRAINER_STAGES, WASTE
 
 T = TypeVar("T")
 
-# What a user may say -> what the journal calls it. Any other name is time the loop is blocked.
+# Span name of the user -> span name in the journal. Any other name is recorded as `blocked`.
 _JOURNAL_NAMES = {
     **{stage: stage for stage in START_STAGES},
     "pt2_compile": "compile",
@@ -25,12 +25,10 @@ _JOURNAL_NAMES = {
     **{name: name for name in ("evaluation", "blocked")},
 }
 assert set(WASTE) <= set(_JOURNAL_NAMES)
-_RESERVED_FIELDS = frozenset(
-    {"ev", "t", "id", "end", "name", "th", "what"}
-)  # fields of a span's line
+_RESERVED_FIELDS = frozenset({"ev", "t", "id", "end", "name", "th", "what"})
 
-
-_step_clock: Any = None  # the counter of steps, from the first step of a process that records
+# The module step_clock, from the first step on; None in a process that does not record.
+_step_clock: Any = None
 
 
 def active_recorder() -> Any:
@@ -42,7 +40,7 @@ def active_recorder() -> Any:
 
 
 def step() -> None:
-    """Say that a training step is done. Optimizers are no longer counted then."""
+    """Report a finished training step. From then on, optimizer steps are not counted."""
     if _step_clock is None and not _bind():
         return
     _step_clock.count_step()
@@ -58,7 +56,7 @@ def _bind() -> bool:
 
 
 def track(source: Iterable[T]) -> Iterator[T]:
-    """Iterate over `source`, any loader, and note how long each batch was waited for."""
+    """Iterate over `source`, any loader, and record the wait for each batch."""
     if active_recorder() is None:
         yield from source
         return
@@ -68,13 +66,14 @@ def track(source: Iterable[T]) -> Iterator[T]:
 
 
 class span(ContextDecorator):
-    """Time that is not training, under a leaf's name or your own: a `with` or a decorator.
+    """Record time that is not training; a context manager and a decorator.
 
-    A name of your own lands in `waste.blocked` (in `pre_train` before the first step).
+    `name` is the name of a bucket without its group, such as `evaluation`, or any other name:
+    that is counted as `waste.blocked` (as `start.pre_train` before the first step).
     """
 
     def __init__(self, name: str, **fields: Any) -> None:
-        self.name, self.fields = name, _allowed_fields(fields)  # fields of the journal
+        self.name, self.fields = name, _allowed_fields(fields)
         self._opened: list[Any] = []
 
     def __enter__(self) -> span:
@@ -88,7 +87,7 @@ class span(ContextDecorator):
             fields = {"what": self.name, **self.fields}
             if journal_name == "checkpoint_save":
                 fields["step"] = step_clock.steps
-            elif journal_name == "checkpoint_load":  # the steps before it have a line of their own
+            elif journal_name == "checkpoint_load":  # the steps before it get their own line
                 guard("sdk", step_clock.flush)
             self._opened.append(guard("sdk", lambda: recorder.begin(journal_name, **fields)))
         return self
@@ -103,7 +102,7 @@ class span(ContextDecorator):
 
 
 def _allowed_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without those that a line of the journal has for itself, and a step that is no count."""
+    """Drop fields that the journal reserves, and a `step` that is not a valid count."""
     from headway.journal.pulse import LIMIT
 
     step = fields.get("step")
@@ -113,14 +112,14 @@ def _allowed_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def stage(name: str) -> span:
-    """One of the seven sub-stages of trainer initialisation, as a `with` or a decorator."""
+    """Record one of the seven stages of trainer initialization; see `span`."""
     if name not in TRAINER_STAGES:
-        raise ValueError(f"{name!r} is no stage; the stages are {', '.join(TRAINER_STAGES)}")
+        raise ValueError(f"{name!r} is not a stage; the stages are {', '.join(TRAINER_STAGES)}")
     return span(name)
 
 
 def progress(*, samples: int | None = None, step: int | None = None) -> None:
-    """Say how far the run is: samples seen, or (before the first step) the step resumed from."""
+    """Report progress: samples seen, or (before the first step) the step resumed from."""
     recorder = active_recorder()
     if recorder is not None:
         from headway.probe.recorder import guard
@@ -140,9 +139,9 @@ def _note_progress(recorder: Any, samples: int | None, step: int | None) -> None
 
 
 def on_preempt(callback: Callable[[], object]) -> None:
-    """Have this called once, in the main thread, when the job is told that it will be ended.
+    """Call `callback` once, in the main thread, when the job is about to be preempted.
 
-    That is by SIGTERM or SIGUSR1, which then no longer end it; a second one later does.
+    The notice is SIGTERM or SIGUSR1. The first signal no longer ends the process; a second does.
     """
     from headway.checkpoint.preemption import notice
 

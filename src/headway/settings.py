@@ -1,4 +1,4 @@
-"""Every setting, in one place: flags over HEADWAY_* over headway.toml over the defaults."""
+"""All settings. Flags take precedence over HEADWAY_*, then headway.toml, then the defaults."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from typing import Any
 
 from headway.errors import UsageError
 
-MAX_TOML_BYTES = 1 << 20  # of a file that a person has written
+MAX_TOML_BYTES = 1 << 20
 MAX_DIGITS = 18
-MAX_SHOWN = 60  # characters of a wrong value
+MAX_SHOWN = 60  # characters of an invalid value in an error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user can set. The name in the environment is HEADWAY_ and the field's, upper case."""
+    """The settings of Headway. The environment variable of a field is HEADWAY_ and its name."""
 
-    auto: bool = False  # turn on every booster that is safe for the job
+    auto: bool = False  # enable every booster that is safe for the job
     output: str | None = None  # the run folder or URL; default headway/<name>
     name: str | None = None  # the run's name; default from the scheduler or the script
-    restarts: int = 0  # how often a failed command may be started again
-    warm: bool = False  # fork restarts from a process that has imported everything already
-    hang_watch: bool = True  # notice that no step is made, and end it where it may be restarted
-    hang_after: float = 120.0  # seconds without a step that are never a hang
-    compile_cache: str | None = None  # folder or URL where jobs share what torch.compile makes
-    compile_tier: str = "safe"  # or precompile: keep what dynamo has traced as well
-    cache_key: str | None = None  # file with the team's key for the archives there
-    autotune: str | None = None  # run or file whose pruned autotune configs are used
-    async_save: bool = False  # write what torch.save and dcp.save save behind the training
-    learn: bool = False  # mark as dynamic what earlier runs of the job have recompiled for
-    store: str | None = None  # folder or URL of the store that runs are written to
-    labels: str | None = None  # what a run belongs to: team=ads,model=dlrm
-    report: bool = True  # print the summary at the end of a run
+    restarts: int = 0  # how often a failed command is restarted
+    warm: bool = False  # fork restarts from a process that has the imports loaded
+    hang_watch: bool = True  # detect hung jobs, and end them if they can be restarted
+    hang_after: float = 120.0  # minimum seconds without a step before a job counts as hung
+    compile_cache: str | None = None  # folder or URL of the shared compile archives
+    compile_tier: str = "safe"  # or "precompile": archive traced frames as well
+    cache_key: str | None = None  # file with the key that signs the archives
+    autotune: str | None = None  # run or file with pruned autotune configs
+    async_save: bool = False  # write checkpoints of torch.save and dcp.save in the background
+    learn: bool = False  # mark dimensions as dynamic that made earlier runs recompile
+    store: str | None = None  # folder or URL of the store for finished runs
+    labels: str | None = None  # labels of the run: team=ads,model=dlrm
+    report: bool = True  # print a summary at the end of the run
 
     @classmethod
     def read(cls, **flags: Any) -> Settings:
-        """The settings in force; flags that are None were not given."""
+        """Resolve the settings; a flag that is None was not given."""
         return cls(**{key: value for key, (value, _) in resolve(**flags).items()})
 
 
 def resolve(
     *, env: Mapping[str, str] = os.environ, folder: Path | None = None, **flags: Any
 ) -> dict[str, tuple[Any, str]]:
-    """Each setting's value and where it came from."""
+    """The value and the origin of each setting."""
     file, file_settings = _read_settings_file(folder or Path.cwd())
     out: dict[str, tuple[Any, str]] = {}
     for field in fields(Settings):
@@ -78,7 +78,7 @@ def _parse(kind: Any, text: str, where: str) -> Any:
     if kind == "int":
         if not text.isdecimal() or len(text) > MAX_DIGITS:
             raise UsageError(
-                f"{where} is {_shortened(text)}, but it must be a whole number from 0 on",
+                f"{where} is {_shortened(text)}, but it must be a whole number, 0 or more",
                 code="setting-invalid",
                 setting=where.split()[0],
             )
@@ -115,7 +115,7 @@ def _shortened(value: object) -> str:
 def _check_number(number: float, where: str) -> None:
     if not (number >= 0 and math.isfinite(number)):  # false for NaN too
         raise UsageError(
-            f"{where} is {number}, but it must be 0 or more, and finite",
+            f"{where} is {number}, but it must be finite and 0 or more",
             code="setting-invalid",
             setting=where.split()[0],
         )
@@ -133,7 +133,7 @@ def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
         return "", {}
     if not isinstance(table, dict):
         raise UsageError(
-            f"tool.headway in {name} must be one table; begin it with [tool.headway]",
+            f"tool.headway in {name} must be a table; start it with [tool.headway]",
             code="toml-invalid",
         )
     unknown = set(table) - {field.name for field in fields(Settings)}
@@ -148,7 +148,7 @@ def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _mentions_headway(project: Path) -> bool:
-    """Whether it may have settings; a file of other tools that cannot be read has none."""
+    """Whether the file may have settings of Headway; an unreadable one has none."""
     try:
         return project.is_file() and b"[tool.headway]" in project.read_bytes()
     except OSError:
@@ -156,7 +156,7 @@ def _mentions_headway(project: Path) -> bool:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file; one sentence if it is none."""
+    """Read a TOML file; UsageError if it is not valid."""
     import tomllib
 
     try:
@@ -175,12 +175,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path} is not valid TOML: it is nested too deeply", code="toml-invalid"
         ) from None
-    except ValueError as error:  # TOMLDecodeError, text that is not UTF-8, endless numbers
+    except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError, numbers with too many digits
         raise UsageError(f"{path} is not valid TOML: {error}", code="toml-invalid") from None
 
 
 def parse_labels(text: str | None) -> dict[str, str]:
-    """`team=ads,model=dlrm` as a mapping; UsageError for anything else."""
+    """Parse `team=ads,model=dlrm`; UsageError if it is not valid."""
     labels = {}
     for part in (text or "").split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))

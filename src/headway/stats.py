@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of them lies, with straight lines between two values.
+    """The percentile of `share` (0 to 1), with linear interpolation.
 
-    As `statistics.quantiles(method="inclusive")`, NumPy's default and DuckDB's `quantile_cont`.
+    Equal to NumPy's default, `statistics.quantiles(method="inclusive")` and `quantile_cont`.
     """
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
@@ -20,7 +20,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def student_t(freedom: int, share: float = 0.95) -> float:
-    """By how many standard errors a mean may be off, with that probability (two-sided)."""
+    """Two-sided quantile of Student's t, for a confidence interval of a mean."""
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
@@ -44,7 +44,7 @@ def _within(angle: float, freedom: int) -> float:
 
 
 def axis_ticks(maximum: float) -> list[float]:
-    """From 0 up to it, in steps of 1, 2 or 5 and zeros: four to eight of them."""
+    """Ticks from 0 to `maximum` at multiples of 1, 2 or 5 times a power of ten: four to eight."""
     step = 1e-9
     while maximum / step > 8:
         for factor in (2.0, 2.5, 2.0):

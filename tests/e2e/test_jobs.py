@@ -25,7 +25,7 @@ def balanced(done: Done) -> None:
     assert sum(ledger.buckets.values()) == ledger.wall
     for rank in ledger.ranks:
         assert sum(rank.buckets.values()) == ledger.wall
-    assert not [note for note in ledger.notes if "switched off" in note], ledger.notes
+    assert not [note for note in ledger.notes if "hook-off" in note], ledger.notes
 
 
 def test_plain_loop(run_job: Runner) -> None:

@@ -232,7 +232,7 @@ def well(
         assert after["first_step"] == after["resumed_from"] + 1
     assert done.ledger["steps"] == attempts[-1]["last_step"] == steps
     assert abs(sum(done.ledger["buckets"].values()) - done.ledger["wall_s"]) < 1e-3
-    assert not [note for note in done.ledger["notes"] if "switched off" in note]
+    assert not [note for note in done.ledger["notes"] if "hook-off" in note]
     profited(bench, done, kills=len(kills))
     assert not left_over(bench.root)
 

@@ -1,7 +1,7 @@
-"""Gets into every Python process below the launcher and notes what happens there.
+"""The recorder that runs in every Python process below the launcher.
 
-Standard library only; torch is touched only where the user has imported it. This file and
-`import_hook` are all that a process without torch ever loads.
+Standard library only; torch is used only if the job has imported it. A process without torch loads
+this file and `import_hook` only.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import atexit
 import os
 
-# The launcher sets these for its children; probe/boot/sitecustomize.py looks at the first.
-ENV_FOLDER = "HEADWAY_DIR"  # where journals go; nothing is recorded without it
-ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
-# Where pulse pages are, if not next to the journals: launch/pulse_pages.py.
+# Set by the launcher for its children; probe/boot/sitecustomize.py reads the first one.
+ENV_FOLDER = "HEADWAY_DIR"  # folder of the journals; without it nothing is recorded
+ENV_LAUNCH = "HEADWAY_LAUNCH"  # id of the launch that this process belongs to
+# Folder of the pulse pages, if not next to the journals: launch/pulse_pages.py.
 ENV_PAGES = "HEADWAY_PAGES"
-ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
+ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process belongs to
 ENV_OFF = "HEADWAY_OFF"  # hooks to leave out, by the name of their file: "compile,evaluation"
-ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
-ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: chaos/probe_hooks.py
+ENV_STRICT = "HEADWAY_STRICT"  # "1": raise the exceptions of hooks, for tests
+ENV_CHAOS = "HEADWAY_CHAOS"  # faults planned for this process: chaos/probe_hooks.py
 ENV_STEPS = "HEADWAY_STEPS"  # the number of steps of a trial: probe/hooks/trial_stop.py
-ENV_AUTOTUNE = "HEADWAY_PROBE_AUTOTUNE"  # which configs are worth trying: probe/autotune/advice.py
-ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": write saves behind the loop: checkpoint/async_save
+ENV_AUTOTUNE = "HEADWAY_PROBE_AUTOTUNE"  # configs to try: probe/autotune/advice.py
+ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": save in the background: checkpoint/async_save
 ENV_COMPILE = "HEADWAY_COMPILE"  # folder of the compile cache: probe/hooks/compile_cache.py
-# By which a launcher speaks to the processes of one attempt. A launcher takes them out of the
-# environment that it was started with: there they are of another launcher, further out.
+# Variables that a launcher sets for the processes of one attempt. It removes them from its own
+# environment first: there they belong to an outer launcher.
 INTERNAL_ENV = (
     ENV_FOLDER,
     ENV_LAUNCH,
@@ -38,24 +38,24 @@ INTERNAL_ENV = (
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash", "busybox")
 
-# What the launcher said when this process began: the program may clear its environment.
+# Variables of the launcher at the start of this process: the program may clear its environment.
 _launcher_env: dict[str, str] = {}
 
 
 def launcher_variable(name: str) -> str:
-    """The value of a variable of the launcher's, empty if it has not set it."""
+    """The value of a variable that the launcher sets; empty if it is not set."""
     return os.environ.get(name) or _launcher_env.get(name, "")
 
 
 def remember_environment() -> None:
-    """Take what the environment says now, and nothing else."""
+    """Store the variables of the launcher from the current environment."""
     _launcher_env.clear()
     for name in (ENV_FOLDER, ENV_LAUNCH, ENV_PAGES):
         _launcher_env[name] = os.environ.get(name, "")
 
 
 def install() -> None:
-    """Watch this process's imports; everything else follows from them. Twice is once."""
+    """Start recording if the launcher asked for it; a second call does nothing."""
     from headway.probe import import_hook
 
     if os.environ.get(ENV_FOLDER):
@@ -67,7 +67,10 @@ def install() -> None:
 
 
 def _finish_async_saves_last() -> None:
-    """What is registered first runs last: then the exit code can still tell of a failed write."""
+    """Set the exit code after all other exit handlers, if a background save has failed.
+
+    Handlers run in reverse order of registration, so this one is registered first.
+    """
     import sys
 
     def last() -> None:
@@ -79,7 +82,7 @@ def _finish_async_saves_last() -> None:
 
 
 def _record_early_error() -> None:
-    """An exception has ended the job, or a rank of it, before it came to import torch."""
+    """Record the exception that ended the job, or a rank, before torch was imported."""
     import sys
 
     error = getattr(sys, "last_value", None)
@@ -99,8 +102,10 @@ def _record_early_error() -> None:
 
 
 def _is_job_or_rank() -> bool:
-    """Begun by the launcher, also through shells, or a rank: what else has begun another process
-    may well live without it."""
+    """Whether this process was started by the launcher (also through shells), or is a rank.
+
+    The failure of any other child process does not need to end the job.
+    """
     parent = os.getppid()
     try:
         while _process_name(parent) in SHELLS and not _is_new(ENV_LAUNCH, parent):
@@ -111,7 +116,7 @@ def _is_job_or_rank() -> bool:
 
 
 def _is_new(name: str, parent: int) -> bool:
-    """Whether this process has a variable that the other one was not begun with."""
+    """Whether this process has a variable that its parent was not started with."""
     with open(f"/proc/{parent}/environ", "rb") as file:
         known = file.read().split(b"\0")
     value = os.environ.get(name)

@@ -1,8 +1,8 @@
 """Time imports, and pass each hooked module to its hook as soon as its body has run.
 
-At that moment the names of the module are not yet re-exported anywhere, so a wrapper put there is
-the one that everybody gets; and nothing is imported that the user does not import. This module is
-loaded in every interpreter of a job: it imports nothing but `sys` and `time`.
+At that moment no other module has imported names from it, so all users get the wrappers; and
+nothing is imported that the job does not import. This module is loaded in every interpreter of a
+job: it imports only `sys` and `time`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from time import monotonic_ns
 
-TYPE_CHECKING = False  # loaded in every interpreter: nothing that is not needed
+TYPE_CHECKING = False  # `typing` would be imported in every interpreter of a job
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
 
-# module of the user's process -> where its hook is, below headway.probe.hooks
+# module of the job -> "file:function" of its hook, below headway.probe.hooks
 HOOKS = {
     "torch": "loop:torch_loaded",
     "torch.autograd.grad_mode": "evaluation:install_grad_mode",
@@ -55,7 +55,7 @@ AUTOTUNE_HOOKS = {
     "torch._inductor.runtime.triton_heuristics": "inductor:install",
     "torch._inductor.select_algorithm": "templates:install",
 }
-# The same, where the launcher fills a compile cache.
+# The same, if the launcher fills a compile cache.
 COMPILE_CACHE_HOOKS = {
     "torch": "compile_cache:torch_loaded",
     "torch._dynamo.callback": "compile_cache:install_callback",
@@ -67,7 +67,7 @@ COMPILE_CACHE_HOOKS = {
     "triton.compiler.compiler": "compile_cache:install_triton",
     "triton.runtime.cache": "compile_cache:install_key",
 }
-# The same, where torch also keeps what dynamo has traced; below headway.compile.precompile.
+# The same, if traced frames are archived too; below headway.compile.precompile.
 PRECOMPILE_HOOKS = {
     "torch._dynamo.bytecode_transformation": "hooks:install_bytecode",
     "torch._dynamo.convert_frame": "hooks:install_convert",
@@ -75,7 +75,7 @@ PRECOMPILE_HOOKS = {
     "torch._dynamo.guards": "hooks:install_guards",
     "torch._dynamo.package": "hooks:install_package",
 }
-# The same, where saves are written behind the loop; below headway.checkpoint.async_save.
+# The same, if saves are written in the background; below headway.checkpoint.async_save.
 ASYNC_SAVE_HOOKS = {
     "torch.serialization": "hooks:install",
     "torch.distributed.checkpoint.state_dict_saver": "hooks:install_dcp",
@@ -90,7 +90,7 @@ ASYNC_SAVE_HOOKS = {
     "transformers.trainer_callback": "hooks:install_trainer_state",
     "transformers.trainer_utils": "hooks:install_last_checkpoint",
 }
-# Timed from their first line, as they are slow and a kill may fall into them.
+# The span of these opens before their body runs: they are slow, and a kill may interrupt them.
 COMPILE_IMPORT = "compile_import"
 TIMED_IMPORTS = {
     "torch": "import",
@@ -108,22 +108,22 @@ HOOKED_MODULES = frozenset(
         *TIMED_IMPORTS,
     }
 )
-MIN_IMPORT_NS = 20_000_000  # ns; shorter imports of other packages leave no span
+MIN_IMPORT_NS = 20_000_000  # shorter imports of other packages are not recorded
 
 
 class ImportWatcher:
-    """First on sys.meta_path; finds nothing itself."""
+    """First entry of sys.meta_path: wraps the loaders that other finders return."""
 
     def __init__(self) -> None:
         self.waiting = set(HOOKED_MODULES)
-        self.timing = True  # of top-level packages, until the first step
+        self.timing = True  # time top-level packages, until the first step
         self.depth = 0
-        self.suspended = False  # while our own modules are loaded
-        self.order: list[str] = []  # every name that was looked for, first things first
-        self.inherited = 0  # how many of them by the zygote that forked this process
+        self.suspended = False  # while Headway imports its own modules
+        self.order: list[str] = []  # every name that was looked up, in order
+        self.inherited = 0  # how many of them in the fork server, before this process was forked
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the other finders give, with a stand-in for its loader."""
+        """Find the spec with the other finders, and wrap its loader."""
         hooked = name in self.waiting
         if self.timing and len(self.order) < 20_000:
             self.order.append(name)
@@ -145,7 +145,7 @@ class ImportWatcher:
         return None
 
     def run(self, loader: Any, module: ModuleType, name: str) -> None:
-        """Run the body of a module, timed, and then its hook."""
+        """Run and time the body of a module, then apply its hooks."""
         hooked = name in self.waiting
         self.waiting.discard(name)
         span_name = TIMED_IMPORTS.get(name)
@@ -167,7 +167,7 @@ class ImportWatcher:
             self._guarded(_record_import, name, start, end)
 
     def _guarded(self, call: Any, *args: Any) -> Any:
-        """Run something of ours: it neither watches itself nor breaks the user's import."""
+        """Run code of Headway: its imports are not watched, its exceptions do not reach the job."""
         before, self.suspended = self.suspended, True
         try:
             return call(*args)
@@ -184,7 +184,7 @@ class ImportWatcher:
 
 
 class TimedLoader:
-    """Stands in for a loader from the finding of a module to the run of its body, no longer."""
+    """Wraps a loader until the body of the module has run."""
 
     def __init__(self, real: Any, watcher: ImportWatcher, name: str) -> None:
         self.__dict__.update(_real=real, _watcher=watcher, _name=name)
@@ -193,12 +193,12 @@ class TimedLoader:
         return getattr(self.__dict__["_real"], name)
 
     def create_module(self, spec: Any) -> Any:
-        """As the real loader makes it; None asks for an ordinary module."""
+        """Delegate to the real loader; None makes the import system create the module."""
         make = getattr(self._real, "create_module", None)
         return make(spec) if make is not None else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """The real loader takes its place again, and runs the body."""
+        """Restore the real loader, and run the body."""
         spec = getattr(module, "__spec__", None)
         if spec is not None and spec.loader is self:
             spec.loader = self._real
@@ -213,7 +213,7 @@ def _begin(span: str, name: str) -> Any:
     if span == COMPILE_IMPORT:
         from headway.probe import patching
 
-        # Optimizers import the compiler too, in jobs that compile nothing.
+        # Optimizers import the compiler too, also in jobs that do not compile.
         if not (patching.inside("compile") or patching.inside(COMPILE_IMPORT)):
             span = "import"
     return recorder.begin(span, module=name)
@@ -240,20 +240,20 @@ def _record_import(name: str, start: int, end: int) -> None:
     recorder.span("import", start, end, module=name)
 
 
-# Imports that were over before torch came: the recorder takes them when it starts.
+# Imports before torch: name, start, end. The recorder takes them over when it starts.
 EARLY_IMPORTS: list[tuple[str, int, int]] = []
-python_started_at: int | None = None  # when Python came up, where that was seen
-installing_late = False  # hooks of modules whose names others have imported already
+python_started_at: int | None = None  # None if Headway was installed later
+installing_late = False  # while hooks are applied to modules that others have imported from
 _watcher: ImportWatcher | None = None
 
 
 def watch_imports() -> None:
-    """Start watching, once per process; modules that are there already are hooked at once."""
+    """Start watching, once per process. Modules that are already imported are hooked at once."""
     global _watcher, python_started_at, installing_late
     if _watcher is not None:
         return
     if "__main__" not in sys.modules or not hasattr(sys.modules["__main__"], "__file__"):
-        python_started_at = monotonic_ns()  # the script has not begun
+        python_started_at = monotonic_ns()  # the script has not started
     _watcher = ImportWatcher()
     sys.meta_path.insert(0, _watcher)
     if "torch" in sys.modules:
@@ -267,7 +267,7 @@ def watch_imports() -> None:
 
 
 def reset_after_warm_fork(requested_at: int) -> None:
-    """A process that was forked ahead of time begins now; its imports were somebody else's."""
+    """Start recording a process that the fork server forked: earlier imports are not its own."""
     global python_started_at
     from headway import probe
 
@@ -284,7 +284,7 @@ def reset_after_warm_fork(requested_at: int) -> None:
 
 
 def _rearm_faults() -> None:
-    """Planned faults are ordered anew for each attempt."""
+    """Read the planned faults again: they are planned for each attempt."""
     import os
 
     if os.environ.get("HEADWAY_CHAOS") or "headway.chaos.probe_hooks" in sys.modules:
@@ -294,9 +294,9 @@ def _rearm_faults() -> None:
 
 
 def import_log_fields() -> dict[str, Any] | None:
-    """What this process has imported that another start could have ready, and under what.
+    """The fields of the event `imported`, from which a later warm start is prepared.
 
-    None for a forked process that had all of it ready.
+    None if this process was forked and has imported nothing itself.
     """
     from headway.probe import import_log
 
@@ -313,6 +313,6 @@ def _note_settings() -> None:
 
 
 def stop_timing() -> None:
-    """From the first step on an import is part of the loop, not of the start."""
+    """From the first step on, imports belong to the loop, not to the start."""
     if _watcher is not None:
         _watcher.timing = False

@@ -1,7 +1,7 @@
 """Apply hooks to imported modules: wrap functions and methods, and turn calls into spans.
 
-A hook gets a module whose body has just run. It looks for what it needs and disables itself alone,
-with a note, if this version of torch does not have it.
+A hook gets a module whose body has just run. If this version of torch lacks what the hook needs,
+only that hook is disabled, with a note.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from headway.probe.import_hook import (
 )
 from headway.probe.recorder import guard, guard_end, recorder
 
-CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`: no part of `__dict__`
+CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`; they are not in `__dict__`
 
 
 def apply_hooks(name: str, module: ModuleType) -> None:
-    """Run the hook of module `name`, if it has one."""
+    """Run the hooks of module `name`."""
     disabled = os.environ.get(ENV_OFF, "").split(",")
     for package, table in _hook_tables():
         hook = table.get(name)
@@ -55,8 +55,8 @@ def _run_hook(path: str, module: ModuleType) -> None:
 
 
 def _hook_tables() -> Iterator[tuple[str, dict[str, str]]]:
-    """What is hooked here, by the package that has the hooks."""
-    if os.environ.get(ENV_ASYNC) == "1":  # first, so that what blocks is all that is measured
+    """The tables in use, with the package of their hooks."""
+    if os.environ.get(ENV_ASYNC) == "1":  # first, so that only blocking time is measured
         yield "headway.checkpoint.async_save", ASYNC_SAVE_HOOKS
     yield "headway.probe.hooks", HOOKS
     yield "headway.probe.autotune", AUTOTUNE_HOOKS
@@ -67,9 +67,9 @@ def _hook_tables() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace `owner.name` by `around(original, *args, **kwargs)`; it looks like the original.
+    """Replace `owner.name` by a wrapper that calls `around(original, *args, **kwargs)`.
 
-    What takes no instance stays so: `around` of a class method gets the class as first argument.
+    Class methods and static methods remain so: `around` of a class method gets the class first.
     """
     original = getattr(owner, name)
     kind = type(_static_attribute(owner, name))
@@ -91,15 +91,15 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def _static_attribute(owner: Any, name: str) -> Any:
-    """The attribute as its class defines it, before it is bound."""
+    """The attribute as defined in the class, not bound."""
     classes = owner.__mro__ if isinstance(owner, type) else ()
     return next((vars(cls)[name] for cls in classes if name in vars(cls)), None)
 
 
 def _replace_exports(owner: ModuleType, name: str, original: Any, wrapper: Any) -> None:
-    """Modules of the same package that were imported before have the original by that name too.
+    """Replace the original also in modules of the same package that have imported it.
 
-    torch compares some of its functions by identity: all of its modules must have the same one.
+    torch compares some of its functions by identity, so all its modules need the same object.
     """
     package = owner.__name__.partition(".")[0]
     for other, module in list(sys.modules.items()):
@@ -108,10 +108,10 @@ def _replace_exports(owner: ModuleType, name: str, original: Any, wrapper: Any) 
 
 
 def tracing() -> bool:
-    """Whether dynamo is reading this code for a compile: then there is nothing to note.
+    """Whether dynamo is tracing this code; then nothing is recorded.
 
-    torch's own function takes this one's place when torch has loaded; dynamo knows its answer
-    and compiles the hook away, so that a graph is the same with and without it.
+    Replaced by torch's own function when torch is imported. Dynamo knows its result and drops the
+    hook from the graph, so that the graph is the same with and without hooks.
     """
     return False
 
@@ -119,7 +119,7 @@ def tracing() -> bool:
 def spanned(
     owner: Any, name: str, span: str, *, starts: bool = True, until_first_step: bool = False
 ) -> None:
-    """Every outermost call of `owner.name` becomes a span; `starts`: it opens the journal."""
+    """Record every outermost call of `owner.name` as a span; `starts`: it opens the journal."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if inside(span) or (until_first_step and step_clock.steps):
@@ -136,12 +136,12 @@ def spanned(
 
 
 def is_in_loop() -> bool:
-    """Whether this is the thread that makes the steps, and it has begun to."""
+    """Whether this thread makes the steps, and has made one."""
     return step_clock.steps > 0 and recorder.thread() == step_clock.step_thread_in_journal
 
 
 def after_sdk_steps(callback: Callable[[], object]) -> None:
-    """Call `look` after every step that the loop itself tells (`headway.step()`)."""
+    """Call `callback` after every `headway.step()`."""
     original = step_clock.count_step
 
     @functools.wraps(original)
@@ -152,18 +152,18 @@ def after_sdk_steps(callback: Callable[[], object]) -> None:
     step_clock.count_step = count_step
 
 
-# Spans of one name do not nest: only the outermost call counts.
+# (name, thread) -> open span. Spans of one name do not nest: only the outermost call counts.
 _open_spans: dict[tuple[str, int], int] = {}
 
 
 def inside(span: str) -> bool:
-    """Whether this thread is in a span of that name already."""
+    """Whether this thread has an open span of this name."""
     return (span, recorder.thread()) in _open_spans
 
 
 @contextlib.contextmanager
 def within(span: str) -> Iterator[None]:
-    """Calls of that name by this thread are parts of something that is told otherwise."""
+    """Do not record spans of this name in this thread: a larger span covers them."""
     key = span, recorder.thread()
     _open_spans[key] = 0
     try:
@@ -173,14 +173,13 @@ def within(span: str) -> Iterator[None]:
 
 
 def enter(span: str, what: str, **fields: Any) -> int:
-    """Open a span that calls of the same name inside it do not repeat."""
+    """Open a span in which calls of the same name are not recorded."""
     span_id = recorder.begin(span, what=what, **fields)
     _open_spans[span, recorder.thread()] = span_id
     return span_id
 
 
 def leave(span: str, span_id: int | None, **fields: Any) -> None:
-    """Close it."""
     _open_spans.pop((span, recorder.thread()), None)
     if span_id is not None:
         recorder.end(span_id, **fields)

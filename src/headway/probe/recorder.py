@@ -1,6 +1,6 @@
-"""Spans and events of this process, buffered until there is a reason to write a journal.
+"""Record spans and events of this process; they are buffered until a journal is needed.
 
-A process that never trains leaves no file, unless an exception ends it. A rank (known from the
+A process that never trains writes no file, unless an exception ends it. A rank (known from the
 environment) writes from its first event on, any other process from its first torch event, and a
 helper of a rank only from its first step.
 """
@@ -29,14 +29,17 @@ from headway.probe import (
     step_clock,
 )
 
-MAX_PENDING = 1000  # events; a helper that never writes must not grow
+MAX_PENDING = 1000  # events; the buffer of a helper that never writes must not grow
 
 
 class Recorder:
-    """The journal of this process, before and after it has a file."""
+    """The journal of this process; events are buffered until it has a file."""
 
     def __init__(self) -> None:
-        self.warm, self.requested_at = False, 0  # forked by a zygote, and when
+        self.warm, self.requested_at = (
+            False,
+            0,
+        )  # forked by the fork server, and when
         self.before_span: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._reset()
@@ -50,14 +53,14 @@ class Recorder:
         self.world = _env_number("WORLD_SIZE")
         self.helper = _is_helper()
         self.pid = os.getpid()
-        self.ids = itertools.count(1)  # of spans; threads may begin some at the same time
+        self.ids = itertools.count(1)  # of spans; atomic, as several threads may open spans
         self.finished = False
-        self.imports_logged = False  # what it has imported
+        self.imports_logged = False
 
     # -- events ---------------------------------------------------------------------------
 
     def emit(self, ev: str, t: int | None = None, **fields: Any) -> None:
-        """Note one event; `t` is now unless given."""
+        """Write or buffer an event; `t` defaults to now."""
         record = {"ev": ev, "t": monotonic_ns() if t is None else t, **fields}
         if self.writer is not None:
             self.writer.write(record)
@@ -68,7 +71,7 @@ class Recorder:
             self.start()
 
     def begin(self, name: str, t: int | None = None, **fields: Any) -> int:
-        """A span opens. The line goes out now, so that a kill cannot hide it."""
+        """Open a span. The line is written at once, so that a kill does not lose it."""
         for callback in self.before_span:
             callback()
         span = next(self.ids)
@@ -76,26 +79,25 @@ class Recorder:
         return span
 
     def end(self, span: int, t: int | None = None, **fields: Any) -> None:
-        """A span closes."""
         self.emit("close", t, id=span, **fields)
 
     def span(self, name: str, start: int, end: int, **fields: Any) -> None:
-        """A span that is over already."""
+        """Record a span that has ended."""
         fields.setdefault("th", self.thread())
         self.emit("span", start, end=end, name=name, **fields)
 
     def note(self, hook: str, error: BaseException | str, code: str = "hook-off") -> None:
-        """Something of ours did not work; the job goes on."""
+        """Record a problem of Headway; the job continues. An exception disables the hook."""
         if isinstance(error, BaseException):
             if os.environ.get(ENV_STRICT):
                 raise error
-            error = f"switched off, {type(error).__name__}: {error}"
+            error = f"disabled, {type(error).__name__}: {error}"
         self.emit("note", hook=hook, code=code, text=str(error)[:300])
 
     # -- the file -------------------------------------------------------------------------
 
     def start(self, *, trains: bool = False) -> None:
-        """Open the journal, unless this is a helper that does not train."""
+        """Open the journal, unless this is a helper process that does not train."""
         if self.writer is not None or (self.helper and not trains):
             return
         folder = launcher_variable(ENV_FOLDER)
@@ -117,7 +119,7 @@ class Recorder:
             torch=getattr(sys.modules.get("torch"), "__version__", None),
         )
         if self.warm:
-            header["begin"] = self.requested_at  # the kernel knows when it was forked, to wait
+            header["begin"] = self.requested_at  # it was forked earlier, to wait
         path = _free_path(folder, header["host"], self.pid, header["begin"])
         writer = Writer(path, self.pid, launcher_variable(ENV_PAGES))
         header["fs"] = writer.file_clock()
@@ -133,9 +135,9 @@ class Recorder:
         _at_process_end(self.finish)
 
     def take_rank(self, rank: int, world: int) -> None:
-        """The process group knows better than the environment."""
+        """Set rank and world size as the process group has them; it overrides the environment."""
         if self.helper and _owner_is_rank():
-            return  # a helper's own group, such as that of an asynchronous checkpoint's process
+            return  # the own group of a helper, such as the process of dcp.async_save
         unchanged = (rank, world) == (self.rank, self.world) and self.writer is not None
         self.rank, self.world, self.helper = rank, world, False
         self.start(trains=True)
@@ -144,7 +146,7 @@ class Recorder:
             self.emit("rank", rank=rank, world=world)
 
     def thread(self) -> int:
-        """0 for the main thread and for C++ threads (autograd's), which work for the loop."""
+        """The thread id in the journal: 0 for the main thread and for C++ threads (autograd)."""
         ident = _thread.get_ident()
         if ident == _MAIN_THREAD:
             return 0
@@ -153,7 +155,7 @@ class Recorder:
         return 0 if step_clock.step_thread in (0, _MAIN_THREAD) else step_clock.step_thread
 
     def finish(self) -> None:
-        """The process ends by itself: the last steps, the error if there was one, the end."""
+        """Write the last events at the end of the process: steps, the exception if any, exit."""
         if self.finished or os.getpid() != self.pid:
             return
         self.finished = True
@@ -169,13 +171,13 @@ class Recorder:
             self.emit("exit")
 
     def finish_untrained(self) -> None:
-        """A process that never trained, and leaves a journal only if an exception ended it."""
+        """Write a journal of a process that never trained, if an exception ended it."""
         if self.writer is None and getattr(sys, "last_value", None) is not None:
             self.start()
             self.finish()
 
     def error(self, error: BaseException) -> None:
-        """An exception that ends this rank."""
+        """Record the exception that ends this rank."""
         kind = type(error)
         name = (
             kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -183,20 +185,20 @@ class Recorder:
         self.emit("error", type=name, message=str(error)[:2000], where=_innermost(error))
 
     def after_fork(self) -> None:
-        """A forked child is another process: its own file, and no step yet."""
+        """Reset in a forked child: it gets its own journal and has made no steps."""
         step_clock.reset_after_fork()
         import_hook.python_started_at = monotonic_ns()
         self._reset()
         self.helper, self.warm = True, False
 
     def suspend(self) -> None:
-        """This process only forks others: it records nothing."""
+        """Do not record this process: it only forks others."""
         self.helper = True
 
     def reset_after_warm_fork(self, requested_at: int) -> None:
-        """It was forked ahead of time, and begins now: what its imports have left is not its own.
+        """Start recording a process that the fork server forked; `requested_at`: when.
 
-        `begun` is when its fork was asked for.
+        Events before the fork belong to the fork server.
         """
         for callback in self.before_span:
             callback()
@@ -208,7 +210,7 @@ class Recorder:
         self.span("launcher_init", requested_at, monotonic_ns(), what="warm")
 
     def log_imports(self) -> None:
-        """Tell, once, what this process has imported: what another start can have ready."""
+        """Record once what this process has imported, for a later warm start."""
         if self.imports_logged or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return
         self.imports_logged = True
@@ -221,12 +223,12 @@ _disabled_hooks: set[str] = set()
 
 
 def guard(hook: str, call: Callable[..., Any], *args: Any) -> Any:
-    """Run something of ours; a fault in it is noted once, and switches that hook off."""
+    """Call a function of Headway. An exception is recorded once, and disables the hook."""
     return None if hook in _disabled_hooks else guard_end(hook, call, *args)
 
 
 def guard_end(hook: str, call: Callable[..., Any], *args: Any) -> Any:
-    """As `guard`, also for a hook that is off by now: what it has begun must come to its end."""
+    """Like `guard`, but also if the hook is disabled: a span that was opened has to be closed."""
     try:
         return call(*args)
     except Exception as error:
@@ -239,8 +241,8 @@ def guard_end(hook: str, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def raised_by_user(error: BaseException) -> bool:
-    """Raised by a signal handler of the job while we were at work: not ours to swallow."""
-    if getattr(error, "headway_planned", False):  # an exception that a plan asks for
+    """Whether a signal handler of the job raised this exception during a call of Headway."""
+    if getattr(error, "headway_planned", False):  # by a plan of faults
         return True
     file = _innermost(error).rpartition(":")[0]
     torch = getattr(sys.modules.get("torch"), "__file__", None) or __file__
@@ -251,7 +253,7 @@ def raised_by_user(error: BaseException) -> bool:
 
 
 def _backdate(head: dict[str, Any]) -> None:
-    """Give the head the time at which the interpreter was ready, though it is written later."""
+    """Set the times of the head to when Python started, although it is written later."""
     started = (
         head["t"]
         if import_hook.python_started_at is None
@@ -273,7 +275,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def _free_path(folder: str, host: str, pid: int, begin: int) -> str:
-    """The journal of a process, which may have run another program in its place before."""
+    """The path of the journal; after `exec`, the process had another one before."""
     number = begin // 1_000_000
     while os.path.exists(path := os.path.join(folder, f"{host}-{pid}-{number}.jsonl")):
         number += 1
@@ -296,7 +298,7 @@ def _owner(pid: int) -> str:
 
 
 def _is_helper() -> bool:
-    """Below a process that records, and not made a rank of its own by the environment."""
+    """Whether this is a child of a process that records, and not a rank itself."""
     owner = os.environ.get(ENV_OWNER, "").removesuffix(":rank")
     pid = owner.partition(":")[0]
     return pid.isdecimal() and pid != str(os.getpid()) and owner == _owner(int(pid))
@@ -308,15 +310,15 @@ def _owner_is_rank() -> bool:
 
 def _at_process_end(call: Callable[[], None]) -> None:
     atexit.register(call)
-    # Children of multiprocessing leave by os._exit, past atexit. Nothing is imported for this:
-    # the order of sys.modules goes into the keys of torch's compile caches.
+    # Children of multiprocessing end with os._exit, without atexit. Nothing is imported here, as
+    # the order of sys.modules is part of the keys of torch's compile caches.
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None and util._exiting is False:
         util.Finalize(None, call, exitpriority=100)
 
 
 _MAIN_THREAD = threading.main_thread().ident or 0
-_THREADS: dict[int, Any] = getattr(threading, "_active", {})  # those that Python has started
+_THREADS: dict[int, Any] = getattr(threading, "_active", {})  # threads started by Python
 recorder = Recorder()
 step_clock.on_first_step.append(lambda t: guard("imported", recorder.log_imports))
 step_clock.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)

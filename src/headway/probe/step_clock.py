@@ -1,7 +1,7 @@
 """The hot path: count every step and measure every wait for a batch.
 
-State is in module globals and in the cells of the pulse page, as nothing is cheaper in Python:
-about a quarter of a microsecond per step. Everything rare goes through `_slow_*`.
+State is in module globals and in the cells of the pulse page, the fastest storage in Python: about
+a quarter of a microsecond per step. Everything rare is in `_slow_*`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 from headway.journal import pulse
 from headway.journal.pulse import LAST_STEP, STEPS, WAIT, WAITING
 
-_put = Struct("=qqqq").pack_into  # steps, when, batches, wait: cells that follow one another
+_put = Struct("=qqqq").pack_into  # steps, time, batches, wait: consecutive cells
 _OFFSET = STEPS * 8
 
 SECOND = 1_000_000_000
-LONG_WAIT = 100_000_000  # a wait from here on has a span of its own
-SHORT_WAIT = 200_000  # a wait below this is not worth a look at the device
-_SDK_OPTIMIZER = object()  # the leader when the loop itself tells its steps
+LONG_WAIT = 100_000_000  # ns; a wait of at least this has its own span
+SHORT_WAIT = 200_000  # ns; below this the device is not queried
+_SDK_OPTIMIZER = object()  # stands for the optimizer if the loop calls `headway.step()`
 SDK = id(_SDK_OPTIMIZER)
 
 
 class _Source:
-    """An iterator that was read since the last step, and of whose batches none was trained on."""
+    """An iterator read since the last step, without a batch that is known to be for training."""
 
     __slots__ = (
         "batch_count",
@@ -53,47 +53,47 @@ class _Source:
         self.batches = self.batch_count = self.wait = 0
         self.spans: list[tuple[str, int, int]] = []
         self.stopped = self.trained = False
-        self.gradients_written: Callable[[], bool] = lambda: False  # since the last read of it
+        self.gradients_written: Callable[[], bool] = lambda: False  # since the last read
 
     @property
     def exhausted(self) -> bool:
-        """Nothing more can be read of it."""
+        """Whether nothing more can be read from it."""
         return self.stopped or self.ref() is None
 
 
 cells = pulse.anonymous()
-_page: Any = cells.obj  # the same memory, for stores of several cells at once
+_page: Any = cells.obj  # the same memory, to store several cells at once
 steps = 0
 _batches = 0
 _wait = 0  # ns of short waits in the current window
-_waiting_in = 0  # the thread that waits for a batch now
+_waiting_in = 0  # the thread that waits for a batch
 step_thread = 0  # the thread that makes the steps; 0 before the first
-step_thread_in_journal = 0  # the same as it is called in the journal
-_fast = 0  # the same, or 0 while something wants to see the next event
+step_thread_in_journal = 0  # its id in the journal
+_fast = 0  # `step_thread`, or 0 to send the next events through the slow path
 _counted_optimizer = -1  # id of the optimizer whose steps count
 _flush_at = 0
-_summary_due = 0  # when the next summary line is; a step before that may take the slow path too
-_slow_wait_from = LONG_WAIT  # waits from here on take the slow path
-_wait_mask = -1  # a mask: 0 where short waits hide behind a device's queue
-_other_optimizers: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
-_training_iterators: dict[int, Any] = {}  # iterators of which batches were trained on, by id
-_undecided_sources: list[_Source] = []  # iterators of which that is not known yet
-_new_iterators: list[tuple[int, int]] = []  # and when such iterators were made
+_summary_due = 0  # time of the next summary line; earlier steps may take the slow path too
+_slow_wait_from = LONG_WAIT  # longer waits take the slow path
+_wait_mask = -1  # 0 while short waits are hidden by the queue of a device
+_other_optimizers: dict[int, tuple[int, int]] = {}  # id -> (steps when last seen, count)
+_training_iterators: dict[int, Any] = {}  # iterators for training, by id
+_undecided_sources: list[_Source] = []  # iterators for training or evaluation, not known yet
+_new_iterators: list[tuple[int, int]] = []  # start and end of creating such iterators
 _emit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
 _open: Callable[[], None] = lambda: None  # noqa: E731
 _guard: Callable[..., Any] = lambda hook, call, *args: call(*args)  # noqa: E731
 _thread: Callable[[], int] = lambda: 0  # noqa: E731
-# A weak reference to the leader.
+# A weak reference to the optimizer whose steps count.
 _counted_optimizer_ref: Callable[[], Any] = lambda: None  # noqa: E731
 
-# Called in the slow path; set by hooks that care. Each gets times in ns.
+# Callbacks of hooks, called in the slow path with times in ns.
 on_first_step: list[Callable[[int], None]] = []
 on_step: list[Callable[[int], None]] = []
 before_flush: list[Callable[[], None]] = []
-on_read: list[Callable[[int, int, Any, bool], bool]] = []  # True: it was not for training
-on_wait: list[Callable[[int, int, Any, bool], bool]] = []  # True: this wait is accounted for
-on_evaluation: list[Callable[[int, int], None]] = []  # what was read in between was not trained on
-mark_device: Callable[[], Any] | None = None  # while waits are long on a device with a queue
+on_read: list[Callable[[int, int, Any, bool], bool]] = []  # True: not for training
+on_wait: list[Callable[[int, int, Any, bool], bool]] = []  # True: already counted
+on_evaluation: list[Callable[[int, int], None]] = []  # an interval without training
+mark_device: Callable[[], Any] | None = None  # set while waits are long and a device has a queue
 
 
 def bind(
@@ -102,13 +102,13 @@ def bind(
     guard: Callable[..., Any],
     thread: Callable[[], int],
 ) -> None:
-    """The recorder offers itself (it imports this module, not the other way round)."""
+    """Set the functions of the recorder, which imports this module."""
     global _emit, _open, _guard, _thread
     _emit, _open, _guard, _thread = emit, open_journal, guard, thread
 
 
 def attach_page(page: memoryview) -> None:
-    """The journal is open: go on in its pulse page."""
+    """Continue in the pulse page of the journal."""
     global cells, _page
     for index in range(STEPS, pulse.CELLS):
         page[index] = max(page[index], cells[index])
@@ -116,7 +116,7 @@ def attach_page(page: memoryview) -> None:
 
 
 def reset_after_fork() -> None:
-    """After a fork: the page is the parent's."""
+    """Reset in a forked child: the page belongs to the parent."""
     global cells, _page, steps, step_thread, _fast, _flush_at, _batches, _wait, _waiting_in
     global _counted_optimizer, _counted_optimizer_ref, _summary_due
     cells = pulse.anonymous()
@@ -130,7 +130,7 @@ def reset_after_fork() -> None:
 
 
 def optimizer_stepped(optimizer: Any, *_: Any) -> None:
-    """After every `step` of every optimizer."""
+    """Called after every `step` of every optimizer."""
     global steps
     if id(optimizer) != _counted_optimizer and not _guard("steps", _choose_optimizer, optimizer):
         return
@@ -142,14 +142,14 @@ def optimizer_stepped(optimizer: Any, *_: Any) -> None:
 
 
 def count_step() -> None:
-    """`headway.step()`: the loop counts its own steps, optimizers no longer do."""
+    """`headway.step()`: count a step; steps of optimizers are not counted any more."""
     global _counted_optimizer
     _counted_optimizer = SDK
     optimizer_stepped(_SDK_OPTIMIZER)
 
 
 def timed_fetch(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`fetch`, the `__next__` of a loader, with its waits noted."""
+    """Wrap `fetch`, the `__next__` of a loader, to record its waits."""
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:
@@ -185,7 +185,7 @@ def timed_fetch(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def track(source: Any) -> Iterator[Any]:
-    """Any iterable, with its waits noted: `headway.track(loader)`."""
+    """`headway.track(loader)`: iterate over any iterable and record the waits."""
     start = monotonic_ns()
     iterator = iter(source)  # may take as long as the first batch
     _guard("data", note_new_iterator, start, monotonic_ns())
@@ -198,7 +198,7 @@ def track(source: Any) -> Iterator[Any]:
 
 
 def note_new_iterator(start: int, end: int) -> None:
-    """Making a loader's iterator starts its workers: a wait for data before the first batch."""
+    """Count the creation of an iterator as a wait for data: it starts the workers."""
     thread = get_ident()
     if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != step_thread):
         return
@@ -215,12 +215,12 @@ _next = timed_fetch(next)
 
 
 def grad_enabled() -> bool:
-    """torch's own, once torch is there."""
+    """Replaced by torch's own function when torch is imported."""
     return True
 
 
 def gradients() -> Callable[[], bool]:
-    """Whether a backward pass has written gradients since this call; by torch, once it is there."""
+    """Return a check whether gradients were written since this call; replaced with torch."""
     return lambda: False
 
 
@@ -230,19 +230,18 @@ def counted_optimizer() -> Any:
 
 
 def inspect_short_waits() -> None:
-    """There is a device with a queue: a wait may be hidden behind it, the shortest surely are."""
+    """Compare short waits with the queue of the device, which hides the shortest ones."""
     global _slow_wait_from, _wait_mask
     _slow_wait_from, _wait_mask = SHORT_WAIT, 0
 
 
 def force_slow_path() -> None:
-    """Until `resume_fast_path`, every step and every batch takes the slow path."""
+    """Send every step and every batch through the slow path, until `resume_fast_path`."""
     global _fast, _flush_at, _summary_due
     _fast = _flush_at = _summary_due = 0
 
 
 def resume_fast_path() -> None:
-    """Back to the fast path."""
     global _fast, _flush_at, _summary_due
     _fast = step_thread
     _flush_at = _summary_due = monotonic_ns() + SECOND
@@ -254,7 +253,7 @@ def _inspect_next_step() -> None:
 
 
 def add_wait(ns: int, end: int) -> None:
-    """A short wait until `end` that turned out to be a stall."""
+    """Add a short wait until `end`, found to be a stall later."""
     global _wait
     _wait += ns
     if end <= cells[LAST_STEP]:
@@ -262,18 +261,18 @@ def add_wait(ns: int, end: int) -> None:
 
 
 def not_for_training() -> None:
-    """The batch that was read last is one of an evaluation."""
+    """Do not count the last batch: it was read for an evaluation."""
     global _batches
     _batches -= 1
 
 
 def is_waiting() -> bool:
-    """Whether this thread is inside a wait for data."""
+    """Whether this thread is waiting for data."""
     return get_ident() == _waiting_in
 
 
 def flush() -> None:
-    """Write what the current window holds; what was read after its last step is of the next."""
+    """Write the current window of steps; batches read after its last step belong to the next."""
     global _wait
     if _undecided_sources or _new_iterators:
         _decide_sources(False)
@@ -300,10 +299,10 @@ def flush() -> None:
 
 
 def _decide_sources(stepped: bool) -> None:
-    """Whether batches that were read since the last step were for training.
+    """Decide whether batches that were read since the last step were for training.
 
     An iterator that was read to its end (or dropped) without a step is an evaluation, unless
-    gradients were written between its batches, or it may be what this step was made with.
+    gradients were written between its batches, or this step may have used its batches.
     """
     global _batches
     count = _batches
@@ -314,7 +313,7 @@ def _decide_sources(stepped: bool) -> None:
         if source.exhausted and not source.trained and not (stepped and latest and _needed(source)):
             _emit("span", source.first, end=source.last, name="evaluation", th=_thread())
             _batches -= source.batches
-            if stepped:  # the page has them already
+            if stepped:  # they are in the page already
                 cells[pulse.BATCHES] -= source.batches
             for call in on_evaluation:
                 call(source.first, source.last)
@@ -332,22 +331,22 @@ def _decide_sources(stepped: bool) -> None:
 
 
 def _needed(source: _Source) -> bool:
-    """Whether this step may have been made with that loader: it has no other batch.
+    """Whether this step may have used a batch of this source: there is no other batch.
 
-    Not if steps were made without batches: this is a loop that gets its data in another way.
+    False if steps were made without batches: then the loop gets its data in another way.
     """
     others = _batches - source.batches
     return others >= steps - 1 or (source.batches == 1 and not source.stopped)
 
 
 def _mark_training(ref: Callable[[], Any]) -> None:
-    """Batches of this iterator are trained on, for as long as it lives."""
+    """Take all batches of this iterator for training."""
     iterator = ref()
     key = id(iterator)
     if iterator is None:
         return
     try:
-        # The next iterator may be made at the same place.
+        # Another iterator may get the same id later.
         _training_iterators[key] = weakref.ref(
             iterator, functools.partial(_training_iterators.pop, key)
         )
@@ -356,10 +355,10 @@ def _mark_training(ref: Callable[[], Any]) -> None:
 
 
 def _note_undecided_read(iterator: Any, start: int, end: int, ended: bool, last: bool) -> _Source:
-    """Note a read of which it is not known whether it is for training."""
+    """Record a read that may be for training or for an evaluation."""
     previous = _batches - (not ended)
     for known in _undecided_sources:
-        # What was read last, by this iterator or by the one before it, was trained on.
+        # The previous batch, of this iterator or of the one before it, was trained on.
         if (known.batch_count == previous or known.ref() is iterator) and known.gradients_written():
             known.trained = True
     source = next((known for known in _undecided_sources if known.ref() is iterator), None)
@@ -378,19 +377,19 @@ def _note_undecided_read(iterator: Any, start: int, end: int, ended: bool, last:
 
 
 def _choose_optimizer(optimizer: Any) -> bool:
-    """Whose steps count: the first optimizer's, or one that steps while it stands still."""
+    """Whether steps of `optimizer` count: it is the first, or steps while the first does not."""
     global _counted_optimizer, _counted_optimizer_ref, steps
     if _counted_optimizer == SDK:
         return False
     candidate = id(optimizer)
-    if len(_other_optimizers) > 10_000:  # of optimizers that are long gone
+    if len(_other_optimizers) > 10_000:  # most of them do not exist any more
         _other_optimizers.clear()
     counted_at, count = _other_optimizers.get(candidate, (steps, 0))
     count = count + 1 if counted_at == steps else 1
     _other_optimizers[candidate] = (steps, count)
     if _counted_optimizer_ref() is not None and count < 3:
         return False
-    steps += count - 1  # those that were held back
+    steps += count - 1  # steps that were not counted before
     _counted_optimizer = candidate
     try:
         _counted_optimizer_ref = weakref.ref(optimizer)
@@ -404,7 +403,7 @@ def _slow_step(t: int) -> None:
     global step_thread, step_thread_in_journal, _flush_at
     if step_thread == 0:
         step_thread_in_journal = _thread()
-        # Autograd's C++ threads may make the steps: they work for the main thread, which waits.
+        # Autograd's C++ threads may make the steps, while the main thread waits for them.
         step_thread = get_ident() if step_thread_in_journal else main_thread().ident or get_ident()
         _open()
         if step_thread_in_journal:
@@ -424,14 +423,14 @@ def _slow_step(t: int) -> None:
 
 
 def _slow_wait(iterator: Any, start: int, end: int, marker: Any, ended: bool, last: bool) -> None:
-    """`ended`: there was no batch; `last`: as there are no more."""
+    """`ended`: the read returned no batch; `last`: because the iterator is exhausted."""
     is_training = id(iterator) in _training_iterators
     if last:
         _training_iterators.pop(id(iterator), None)
     if any(call(start, end, marker, ended) for call in on_read):
         return
     if steps and get_ident() != step_thread:
-        return  # a thread that reads ahead: nobody waits for it
+        return  # a thread that reads ahead: the loop does not wait for it
     source = (
         _note_undecided_read(iterator, start, end, ended, last)
         if steps and not is_training

@@ -20,15 +20,15 @@ from headway.probe.patching import spanned, wrap
 from headway.probe.recorder import guard, recorder
 
 SPAN = "process_group_init"
-MAX_GROUPS = 4096  # groups of a process that are followed
+MAX_GROUPS = 4096  # groups recorded per process
 MAX_ROWS = 50  # of each kind in one event
-MAX_SITES = 1000  # calls by place and kind that are told apart
-MAX_EVENTS = 20  # events of a process
+MAX_SITES = 1000  # call sites counted separately
+MAX_EVENTS = 20  # per process
 SITE_FIELDS = ("where", "what", "desc", "backend", "size")
 ZEROS = dict.fromkeys(
     ("calls", "ns", "made", "used", "unused", "again", "other_ns", "unused_ns", "again_ns"), 0
 )
-LOOK_NS = 10_000_000_000  # between two looks at what is used by now
+LOOK_NS = 10_000_000_000  # between two checks of which groups are used
 GLOO_RELEASE_S = 0.02
 
 
@@ -51,7 +51,7 @@ def _take_rank(c10d: Any) -> None:
 
 
 def install_events(events: ModuleType) -> None:
-    """torch.distributed.elastic.events: the agent's rendezvous, starts and ends."""
+    """torch.distributed.elastic.events: rendezvous, starts and ends of torchrun's agent."""
 
     def record(original: Callable[..., Any], event: Any, *args: Any, **kwargs: Any) -> Any:
         guard("elastic", _agent_event, event)
@@ -74,7 +74,7 @@ def _agent_event(event: Any) -> None:
 
 
 def install_failures(errors: ModuleType) -> None:
-    """torch.distributed.elastic.multiprocessing.errors: the exit code of a dead worker."""
+    """torch.distributed.elastic.multiprocessing.errors: exit codes of workers."""
 
     def post_init(original: Callable[..., Any], self: Any, *args: Any) -> None:
         original(self, *args)
@@ -95,7 +95,7 @@ def _worker_failed(failure: Any) -> None:
 
 
 def install_spawn(spawn: ModuleType) -> None:
-    """torch.multiprocessing.spawn: it swallows the exception that ends a rank."""
+    """torch.multiprocessing.spawn: it does not pass on the exception that ends a rank."""
 
     def run(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
         def noting(*inner: Any) -> Any:
@@ -113,7 +113,7 @@ def install_spawn(spawn: ModuleType) -> None:
 
 @dataclass(slots=True, eq=False)
 class GroupRecord:
-    """One call that makes a group."""
+    """One call that creates a group."""
 
     where: str
     what: str
@@ -121,45 +121,44 @@ class GroupRecord:
     backend: str
     size: int
     ns: int
-    duplicate: bool  # a group of these ranks and this backend was there
-    group: Callable[[], Any] | None  # a weak reference; None where this rank is no member
-    ranks: tuple[int, ...] = ()  # where it is
+    duplicate: bool  # a group of these ranks and this backend existed
+    group: Callable[[], Any] | None  # a weak reference; None if this rank is not a member
+    ranks: tuple[int, ...] = ()  # if this rank is a member
     name: str = ""
-    used: bool | None = None  # None: its backend does not say
+    used: bool | None = None  # None: the backend does not tell
 
     @property
     def site(self) -> tuple[str, str, str, str, int]:
-        """Calls that differ in their ranks only are one row."""
+        """The key of a row: calls that differ only in their ranks are summed up."""
         return self.where, self.what, self.desc, self.backend, self.size
 
 
 class Communication:
-    """All of this process."""
+    """Groups and early calls of this process."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing was made yet by this process."""
         self.pid = recorder.pid
         self.records: list[GroupRecord] = []
-        self.by_name: dict[str, GroupRecord] = {}  # by the name that torch gave
-        self.idle: dict[int, GroupRecord] = {}  # by the id of the group: no use of it is known
-        self.calls: dict[tuple[str, str], list[int]] = {}  # -> times, ns, bytes
-        self.busy: dict[int, int] = {}  # thread -> bytes, while it is in a call
+        self.by_name: dict[str, GroupRecord] = {}  # groups by torch's name
+        self.idle: dict[int, GroupRecord] = {}  # groups not used so far, by id
+        self.calls: dict[tuple[str, str], list[int]] = {}  # -> count, ns, bytes
+        self.busy: dict[int, int] = {}  # thread -> bytes sent by the current call
         self.events_sent = 0
         self.next_look = 0
-        self.dropped = 0  # groups beyond those that are followed
+        self.dropped = 0  # groups over MAX_GROUPS
 
     def _reset_if_forked(self) -> None:
-        """What a zygote or a parent has made is not this process's."""
+        """Forget the groups of the parent or of the fork server."""
         if self.pid != recorder.pid:
             self.reset()
 
     def group_made(
         self, what: str, c10d: Any, arguments: dict[str, Any], group: Any, ns: int
     ) -> None:
-        """A group was made; `group` is no group where this rank is not in it."""
+        """Record a new group; `group` is a placeholder if this rank is not a member."""
         self._reset_if_forked()
         if len(self.records) >= MAX_GROUPS:
             self.dropped += 1
@@ -192,7 +191,7 @@ class Communication:
         )
 
     def called(self, what: str, ns: int, sent: int) -> None:
-        """A call before the first step is over."""
+        """Count a call that ended before the first step."""
         self._reset_if_forked()
         key = (stacks.calling_line(), what)
         if key not in self.calls and len(self.calls) >= MAX_SITES:
@@ -203,13 +202,13 @@ class Communication:
         sums[2] += sent
 
     def mark_used(self, group: Any) -> None:
-        """By a point-to-point call, which NCCL does not count."""
+        """Mark a group that made a point-to-point call, which NCCL does not count."""
         record = self.idle.pop(id(group), None)
         if record is not None:
             record.used = True
 
     def group_destroyed(self, name: str | None) -> None:
-        """A group is about to be destroyed, or all of them."""
+        """A group is about to be destroyed; None: all groups."""
         self.look()
         for destroyed in [name] if name is not None else list(self.by_name):
             self.by_name.pop(destroyed, None)
@@ -217,7 +216,7 @@ class Communication:
         self.idle = {key: record for key, record in self.idle.items() if record in remaining}
 
     def look(self) -> bool:
-        """Whether a group is in use that was not at the last look."""
+        """Update which groups are used; whether that has changed."""
         changed = False
         for record in list(self.by_name.values()):
             group = record.group() if record.group is not None and not record.used else None
@@ -227,14 +226,14 @@ class Communication:
         return changed
 
     def stepped(self, t: int) -> None:
-        """In the slow path of a step."""
+        """Called in the slow path of a step."""
         if t >= self.next_look and self.by_name:
             self.next_look = t + LOOK_NS
             if self.look() and self.events_sent < MAX_EVENTS:
                 self.emit("steps")
 
     def emit(self, at: str) -> None:
-        """All sums up to now: the last such event of a journal counts."""
+        """Write all sums up to now; the last such event of a journal counts."""
         self._reset_if_forked()
         if not self.records and not self.calls:
             return
@@ -292,7 +291,7 @@ def _is_used(group: Any) -> bool | None:
         devices = group._device_types
         counts = [group._get_backend(device)._get_sequence_number_for_group() for device in devices]
     except Exception:
-        return None  # this backend does not count
+        return None  # this backend does not count collectives
     return any(counts)
 
 
@@ -302,7 +301,7 @@ def install_groups(c10d: ModuleType) -> None:
     wrap(c10d, "split_group", _group_wrapper("split_group", c10d))
     spanned(c10d, "split_group", SPAN)
     wrap(c10d, "destroy_process_group", _destroy)
-    # Of the class, as torch compares the functions `isend` and `irecv` by identity.
+    # Methods, as torch compares the functions `isend` and `irecv` by identity.
     for name in ("send", "recv", "recv_anysource"):
         if hasattr(c10d.ProcessGroup, name):
             wrap(c10d.ProcessGroup, name, _point_to_point)
@@ -316,7 +315,7 @@ def install_groups(c10d: ModuleType) -> None:
     ):
         if getattr(c10d, name, None) is not None:
             wrap(c10d, name, _call_wrapper(name))
-    if hasattr(c10d, "_object_to_tensor"):  # else the bytes are not known
+    if hasattr(c10d, "_object_to_tensor"):  # otherwise the number of bytes is not known
         wrap(c10d, "_object_to_tensor", _count_pickled)
     step_clock.on_first_step.append(lambda t: guard("groups", communication.emit, "first_step"))
     step_clock.on_step.append(lambda t: guard("groups", communication.stepped, t))
@@ -328,7 +327,7 @@ def _group_wrapper(what: str, c10d: Any) -> Callable[..., Any]:
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         thread = get_ident()
-        if thread in communication.busy:  # torchcomms makes groups by splitting
+        if thread in communication.busy:  # torchcomms creates groups by splitting
             return original(*args, **kwargs)
         communication.busy[thread] = 0
         start = monotonic_ns()
@@ -348,8 +347,8 @@ def _destroy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     group = args[0] if args else kwargs.get("group")
     guard("groups", communication.group_destroyed, getattr(group, "group_name", None))
     if group is None:
-        # A thread of gloo may still want the GIL, to let go of a tensor. DDP frees its groups with
-        # the GIL held, and waits for that thread: in torch 2.13 the process then never ends.
+        # A thread of gloo may still need the GIL to release a tensor. DDP frees its groups with the
+        # GIL held and waits for that thread: in torch 2.13 the process would never end.
         sleep(GLOO_RELEASE_S)
     return original(*args, **kwargs)
 
