@@ -85,7 +85,7 @@ def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
 @pytest.mark.xdist_group("pages")
 def test_the_values_of_a_store(source: Source) -> None:
     def one(question: QueryFn) -> dict[str, object]:
-        return source.ask(question)[0]
+        return source.query(question)[0]
 
     seen = measured_in_store(one, Filter(), "store")
     assert (seen.runs, seen.nodes, seen.failures) == (RUNS, None, 4)
