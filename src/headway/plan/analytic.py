@@ -1,8 +1,8 @@
 """The expected wall time in closed form, and wasted time by checkpoint interval.
 
-A stretch of training keeps the share given by `headway.checkpoint.interval.renewal`, for failures
-at random; the last stretch ends the job and has no save. The curve is Figure 7 of Meta's article,
-for any job.
+Between two saves, the share of time that is kept is given by
+`headway.checkpoint.interval.renewal`, which assumes failures at random. The last interval ends the
+job and has no save. The curve is Figure 7 of Meta's article, for any job.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from headway.checkpoint.interval import daly, renewal, wasted, young
 from headway.plan.job import JobSpec, Shares
 
-MIN_KEPT_SHARE = 1e-12  # of a share that is kept: below, a job never ends
+MIN_KEPT_SHARE = 1e-12  # with a smaller share of kept training a job never ends
 
 
 def expected(job: JobSpec) -> Shares:
-    """Exact but for a save that is durable late, which counts in the long run only."""
+    """Exact, except for saves that become durable late: they count as in the long run."""
     first_start = _first_start(job)
     interval = job.interval_in_use
     saved_time = (math.ceil(job.length / interval) - 1) * interval
@@ -36,7 +36,7 @@ def expected(job: JobSpec) -> Shares:
 
 
 def _first_start(job: JobSpec) -> tuple[float, float]:
-    """The first start, and the recovery of a failure in it; then it counts as recovery."""
+    """Time of the first start, and of the recovery from failures during it."""
     if math.isinf(job.job_mtbf):
         return job.startup_s, 0.0
     failed_share = -math.expm1(-job.startup_s / job.job_mtbf)
@@ -48,7 +48,7 @@ def _first_start(job: JobSpec) -> tuple[float, float]:
 def _stretches(
     job: JobSpec, training: float, interval: float, cost: float, durable: float
 ) -> tuple[float, float, float]:
-    """Seconds of saves, of lost training and of recovery, until so much training is kept."""
+    """Seconds of saves, lost training and recovery until so much training is kept."""
     if not training:
         return 0.0, 0.0, 0.0
     mtbf = job.job_mtbf
@@ -57,42 +57,41 @@ def _stretches(
     if math.isinf(mtbf):
         return wall - training, 0.0, 0.0
     running = wall * math.exp(-job.recovery_s / mtbf)
-    # A life trains `interval`, saves for `cost`, and so on, until it ends at any moment.
+    # An attempt trains for `interval`, saves for `cost`, and so on, until it ends at any time.
     period = -math.expm1(-(interval + cost) / mtbf)
     run_time = running * (-math.expm1(-interval / mtbf) / period if period else 1.0)
     return running - run_time, max(run_time - training, 0.0), wall - running
 
 
 POINTS = 61
-CURVE_SPAN = 12.0  # times the optimum, to either side
+CURVE_SPAN = 12.0  # the curve spans from optimum / CURVE_SPAN to optimum * CURVE_SPAN
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What an interval loses of the loop's time, in percent; the three parts sum to the whole."""
+    """Share of the loop's time that an interval wastes, in percent, as the sum of its parts."""
 
     interval: float
     saves: float
     lost: float
     recover: float
-    exact: float  # the whole by the renewal form, which never passes 100
+    exact: float  # total by the renewal formula, which never exceeds 100
 
     @property
     def wasted(self) -> float:
-        """To the first order."""
+        """First-order approximation."""
         return self.saves + self.lost + self.recover
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An interval, by whom, and what it loses."""
+    """The interval that a formula recommends, and the time it wastes."""
 
     name: str
     point: Point
 
 
 def point(job: JobSpec, interval: float) -> Point:
-    """One interval of the curve."""
     total = wasted(interval, **_interval_arguments(job))
     saves = wasted(interval, cost=job.block, mtbf=math.inf)
     recover = 0.0 if math.isinf(job.job_mtbf) else job.recovery_s / job.job_mtbf
@@ -102,7 +101,7 @@ def point(job: JobSpec, interval: float) -> Point:
 
 
 def curve(job: JobSpec) -> tuple[Point, ...]:
-    """Evenly spaced on a logarithmic scale, the optimum in their middle."""
+    """Points evenly spaced on a logarithmic scale around the optimum."""
     middle = job.best().interval
     if not 0 < middle < math.inf:
         return ()
@@ -111,7 +110,7 @@ def curve(job: JobSpec) -> tuple[Point, ...]:
 
 
 def formulas(job: JobSpec) -> tuple[Formula, ...]:
-    """What each formula says; all but the last know of the saves' cost and of failures only."""
+    """Young, Daly and the exact optimum; Young and Daly use only save cost and failure rate."""
     if not job.block or math.isinf(job.job_mtbf):
         return ()
     intervals = {

@@ -35,34 +35,31 @@ TICK_SECONDS: Final = (
     259200,
     604800,
 )
-CEILING: Final = 4.0  # times the least that is wasted; what is above is cut off
+CEILING: Final = 4.0  # top of the plot as a multiple of the least wasted time
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One row of the plan as a line, and where it stands on it."""
+    """The curve of one row, and the position of its interval on it."""
 
     name: str
-    line: str  # to the first order
+    line: str  # first-order approximation
     exact: str
     x: float
     y: float
     inside: bool
     hue: int
-    samples: tuple[tuple[float, float, float], ...]  # what was played, and half its interval
+    samples: tuple[tuple[float, float, float], ...]  # x, y, half-width
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All that the template draws."""
-
     curves: tuple[Curve, ...]
     ticks_x: tuple[tuple[float, str], ...]
     ticks_y: tuple[tuple[float, str], ...]
 
 
 def html_page(plan: Plan) -> str:
-    """The whole page; the name of a run or a store is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
     )

@@ -13,42 +13,42 @@ DAY = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One job on `nodes` nodes that has `length` seconds to train."""
+    """A job on `nodes` nodes that needs `length` seconds of training."""
 
     nodes: int
-    mtbf: float  # of one node; infinite: nothing fails
+    mtbf: float  # of one node; infinite: no failures
     length: float
-    interval: float | None = None  # between two saves; None: the best one
-    block: float = 0.0  # what one save costs the training
-    durable: float = 0.0  # until it could be restored
-    start: float = 0.0  # Time to Start, without the compile
-    recover: float = 0.0  # Time to Recover, without the compile and the wait for machines
-    requeue: float = 0.0  # the wait for machines, after each failure
-    compile: float = 0.0  # in the first start
-    compile_again: float = 0.0  # in each start after a failure
+    interval: float | None = None  # between two saves; None: the best interval
+    block: float = 0.0  # training time that one save costs
+    durable: float = 0.0  # from the end of the save until it can be restored
+    start: float = 0.0  # Time to Start, without compilation
+    recover: float = 0.0  # Time to Recover, without compilation and the wait for machines
+    requeue: float = 0.0  # wait for machines after each failure
+    compile: float = 0.0  # compilation in the first start
+    compile_again: float = 0.0  # compilation in each start after a failure
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise UsageError(
-                f"a job has 1 node or more, not {self.nodes}; see --nodes",
+                f"a job needs 1 node or more, not {self.nodes}; see --nodes",
                 code="value-out-of-range",
                 field="nodes",
             )
         if not self.mtbf > 0:
             raise UsageError(
-                f"the mean time between failures is above 0, not {self.mtbf:g} s",
+                f"the mean time between failures must be above 0, not {self.mtbf:g} s",
                 code="value-out-of-range",
                 field="mtbf",
             )
         if not 0 < self.length < math.inf:
             raise UsageError(
-                f"the length of a job is above 0 and finite, not {self.length:g} s",
+                f"the length of a job must be above 0 and finite, not {self.length:g} s",
                 code="value-out-of-range",
                 field="length",
             )
         if self.interval is not None and not 0 < self.interval < math.inf:
             raise UsageError(
-                f"an interval is above 0 and finite, not {self.interval:g} s",
+                f"an interval must be above 0 and finite, not {self.interval:g} s",
                 code="value-out-of-range",
                 field="interval",
             )
@@ -57,33 +57,32 @@ class JobSpec:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise UsageError(
-                    f"{name} is 0 or more and finite, not {value:g} s",
+                    f"{name} must be 0 or more and finite, not {value:g} s",
                     code="value-out-of-range",
                     field=name,
                 )
 
     @property
     def job_mtbf(self) -> float:
-        """The mean time between failures of the whole job: any node's failure is the job's."""
+        """Mean time between failures of the whole job: any failed node stops it."""
         return self.mtbf / self.nodes
 
     @property
     def failures_per_day(self) -> float:
-        """Failures of the job."""
         return DAY / self.job_mtbf
 
     @property
     def startup_s(self) -> float:
-        """From the allocation to the first training."""
+        """From the allocation to the first training step."""
         return self.start + self.compile
 
     @property
     def recovery_s(self) -> float:
-        """From a failure to training again."""
+        """From a failure until the job trains again."""
         return self.requeue + self.recover + self.compile_again
 
     def best(self, *, exact: bool = False) -> BestInterval:
-        """The interval that loses least."""
+        """The checkpoint interval that wastes the least time."""
         return best(
             cost=self.block,
             mtbf=self.job_mtbf,
@@ -94,11 +93,12 @@ class JobSpec:
 
     @property
     def interval_in_use(self) -> float:
-        """The interval in force; never longer than the job."""
+        """The given or the best interval, at most the length of the job."""
         interval = self.best().interval if self.interval is None else self.interval
         if not interval:
             raise UsageError(
-                "a save of no known cost has no best interval; give --block or --interval",
+                "the cost of a save is unknown, so there is no best interval; "
+                "give --block or --interval",
                 code="interval-undefined",
             )
         return min(interval, self.length)
@@ -113,21 +113,19 @@ class Shares:
 
     effective: float  # training that was kept
     start: float  # the first start
-    saves: float  # training stood for a save
+    saves: float  # training blocked by saves
     lost: float  # trained, then rolled back
-    recover: float  # from failures to training again
+    recover: float  # from failures until the job trains again
 
     @property
     def wall(self) -> float:
-        """All of it."""
         return self.effective + self.start + self.saves + self.lost + self.recover
 
     @property
     def ett_percent(self) -> float:
-        """Effective training as a share of the wall time."""
         return self.percent("effective")
 
     def percent(self, part: str) -> float:
-        """A part as a share of the wall time."""
+        """One part as a percentage of the wall time."""
         seconds: float = getattr(self, part)
         return 100.0 * seconds / self.wall

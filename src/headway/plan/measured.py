@@ -18,17 +18,17 @@ HOURS = 24.0
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Seconds, and failures of one node a day with their 95 % credible interval.
+    """Measured inputs: seconds, and failures per node and day with their credible interval.
 
-    None is what was not seen. The times are without the compile and the wait for machines.
+    None means not observed. `start_s`, `recover_s` exclude compilation and the wait for machines.
     """
 
     source: str
     runs: int
     nodes: int | None
-    failures: int  # those after which a job is started again
+    failures: int  # after which a job is restarted
     node_hours: float
-    failures_a_day: float | None  # None where no failure was seen: below `failures_high`
+    failures_a_day: float | None  # None without observed failures: below `failures_high`
     failures_low: float | None
     failures_high: float | None
     block_s: float | None
@@ -38,22 +38,25 @@ class Measured:
     requeue_s: float | None
     compile_s: float | None
     compile_again_s: float | None
-    interval_s: float | None = None  # that the run itself recommends
+    interval_s: float | None = None  # recommended by the run
 
     @property
     def mtbf_s(self) -> float | None:
-        """Of one node; where no failure was seen, the time that it is longer than."""
+        """Mean time between failures of one node; a lower bound if no failure was observed."""
         rate = self.failures_a_day or self.failures_high
         return DAY / rate if rate else None
 
     @property
     def is_bound(self) -> bool:
-        """No failure was seen: how often nodes fail is known by its upper bound only."""
+        """Whether no failure was observed, so that only an upper bound of the rate is known."""
         return self.failures_a_day is None and self.failures_high is not None
 
     @property
     def values(self) -> dict[str, float]:
-        """By field of a Case; before the first interruption a recovery is as long as the start."""
+        """Values by field of JobSpec.
+
+        Without an observed interruption, a recovery is assumed to take as long as the start.
+        """
         interrupted = self.recover_s is not None
         values = {
             "mtbf": self.mtbf_s,
@@ -69,7 +72,6 @@ class Measured:
 
 
 def measured_by_run(ledger: Ledger, source: str) -> Measured:
-    """The values of one run."""
     nodes = _nodes(ledger)
     time_to_start, time_to_recover = ledger.time_to_start, mean(ledger.time_to_recover)
     recoveries = len(ledger.time_to_recover)
@@ -98,7 +100,7 @@ def measured_by_run(ledger: Ledger, source: str) -> Measured:
 
 
 def _nodes(ledger: Ledger) -> int:
-    """Most that one attempt had: a node that was swapped for another is none more."""
+    """The largest number of nodes of one attempt; a replaced node is not counted twice."""
     ranks = ledger.ranks
     hosts = [
         {rank.host_of[attempt.index] for rank in ranks if attempt.index in rank.host_of}
@@ -122,7 +124,7 @@ def to_measured(
     compile_again: float | None,
     requeue: float | None,
 ) -> Measured:
-    """The rate with its interval, and the two whole times less what is told apart."""
+    """Add the credible interval of the failure rate, and subtract the parts from both times."""
     mean: float | None = None
     low: float | None = None
     high: float | None = None
@@ -155,10 +157,10 @@ def _subtract(whole: float | None, *parts: float | None) -> float | None:
 
 
 def _within(part: float | None, whole: float | None) -> float | None:
-    """A run may compile for longer than it took to start: in evaluations, or on other ranks."""
+    """Limit a part to its whole: compiles in evaluations or on other ranks may take longer."""
     return part if part is None or whole is None else min(part, whole)
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
+    """The mean, or None without values."""
     return sum(values) / len(values) if values else None

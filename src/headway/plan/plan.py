@@ -12,46 +12,46 @@ from headway.plan.job import DAY, PARTS, JobSpec, Shares
 from headway.plan.measured import Measured
 from headway.plan.simulate import MAX_ATTEMPTS, Simulated, is_simulable, simulate
 
-SIMULATE_EVERY = 10  # point of the curve is played
+SIMULATE_EVERY = 10  # simulate every 10th point of the curve
 POINT_TRIALS = 100
-MAX_WASTED = 80.0  # percent wasted; a job that makes no headway takes too long to play
+MAX_WASTED = 80.0  # percent; simulating jobs that waste more takes too long
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPoint:
-    """An interval of the curve that was played too: what it lost of the loop, in percent."""
+    """A simulated interval of the curve: the share of the loop's time it wasted, in percent."""
 
     interval: float
     wasted: float
-    ci95: float  # of its 95 % confidence interval
+    ci95: float  # half-width of the 95 % confidence interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRow:
-    """One row: a job, and what is expected of it by both ways."""
+    """A job with its expected results, analytic and simulated."""
 
-    job: JobSpec  # with the interval in force
-    interval_source: str  # what set it: given, run, law, durable or length
+    job: JobSpec  # with the interval in use
+    interval_source: str  # of the interval in use: given, run, law, durable or length
     point_in_use: Point
     analytic: Shares
     simulated: Simulated
     formulas: tuple[Formula, ...]
     curve: tuple[Point, ...]
     simulated_points: tuple[SimulatedPoint, ...]
-    ett_range: tuple[float, float] | None  # ETT at the ends of the failure rate's interval
-    is_bound: bool = False  # the failure rate is an upper bound: ETT and interval are lower ones
+    ett_range: tuple[float, float] | None  # ETT at both ends of the failure rate's interval
+    is_bound: bool = False  # failure rate is an upper bound, so ETT and interval are lower bounds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All rows, and where the values came from."""
+    """All rows, and the measurement they are based on."""
 
     rows: tuple[PlanRow, ...]
     seed: int
     measured: Measured | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For `headway plan --json`."""
+        """The output of `headway plan --json`."""
         return {
             "schema": 1,
             "seed": self.seed,
@@ -69,7 +69,7 @@ def plan(
     seed: int,
     measured: Measured | None = None,
 ) -> Plan:
-    """Every number of nodes at every interval; None is the best one."""
+    """Plan each number of nodes with each interval; None is the best interval."""
     jobs = [replace(job, nodes=n, interval=interval) for n in nodes for interval in intervals]
     rows = tuple(_plan_row(job, trials, seed, measured) for job in jobs)
     return Plan(rows=rows, seed=seed, measured=measured)
@@ -94,7 +94,10 @@ def _plan_row(job: JobSpec, trials: int, seed: int, measured: Measured | None) -
 
 
 def _recommended(job: JobSpec, measured: Measured | None) -> float | None:
-    """What the Checkpointer of the run recommends, if the job is the same and that is not ours."""
+    """The interval that the run's Checkpointer recommends, if the job is the same.
+
+    None if it equals the best interval computed here.
+    """
     if job.interval is not None or measured is None or measured.interval_s is None:
         return None
     same = {"nodes": measured.nodes, **measured.values}
@@ -126,10 +129,10 @@ def _interval_source(job: JobSpec) -> str:
 
 
 def _ett_range(job: JobSpec, measured: Measured | None) -> tuple[float, float] | None:
-    """The ETT if the failures are as many, or as few, as they may be."""
+    """ETT at both ends of the credible interval of the failure rate."""
     if measured is None or measured.failures_low is None or measured.failures_high is None:
         return None
-    if job.mtbf != measured.mtbf_s:  # another rate was given
+    if job.mtbf != measured.mtbf_s:  # the user gave another rate
         return None
     most = DAY / measured.failures_high
     fewest = DAY / measured.failures_low if measured.failures_low else math.inf
@@ -175,7 +178,7 @@ def _row_to_dict(row: PlanRow) -> dict[str, Any]:
 
 
 def point_to_dict(point: Point) -> dict[str, float]:
-    """A point of the curve, as JSON and CSV say it."""
+    """A point of the curve with the keys used in JSON and CSV."""
     return {
         "interval_s": point.interval,
         "saves_percent": point.saves,

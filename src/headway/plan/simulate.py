@@ -12,22 +12,22 @@ from headway.plan.analytic import expected
 from headway.plan.job import PARTS, JobSpec, Shares
 from headway.stats import percentile, student_t
 
-MAX_ATTEMPTS = 200_000  # of all trials together; some microseconds each
-MIN_TRIALS = 20  # trials, whatever they take
-GIVE_UP_FACTOR = 10.0  # a job is given up when it took so many times its length
+MAX_ATTEMPTS = 200_000  # attempts in all trials; each takes some microseconds
+MIN_TRIALS = 20  # independent of their cost
+GIVE_UP_FACTOR = 10.0  # a trial is aborted after this multiple of the job's length
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """The mean over all trials, how sure it is, and how much single jobs differ."""
+    """Mean over all trials, its uncertainty, and the spread of single jobs."""
 
     trials: int
     shares: Shares
-    ci95: float  # of the 95 % confidence interval of the ETT, in points
-    p5: float  # ETT that one job in twenty does not reach
-    p95: float  # ETT that one job in twenty exceeds
-    failures: float  # of a job, on average
-    unfinished: int  # trials that made no headway
+    ci95: float  # half-width of the 95 % confidence interval of the ETT, in points
+    p5: float  # 5th percentile of the ETT
+    p95: float  # 95th percentile of the ETT
+    failures: float  # mean number per job
+    unfinished: int  # trials that were aborted
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class _Trial:
 
 
 def simulate(job: JobSpec, *, trials: int = 2000, seed: int = 1) -> Simulated:
-    """Deterministic: the same seed plays the same failures."""
+    """Simulate the job. The result is deterministic for a given seed."""
     if trials < 2:
         raise UsageError(
-            f"{trials} trials say nothing of how sure they are; give 2 or more",
+            f"a confidence interval needs 2 or more trials, not {trials}",
             code="value-out-of-range",
             field="trials",
         )
@@ -64,15 +64,15 @@ def simulate(job: JobSpec, *, trials: int = 2000, seed: int = 1) -> Simulated:
 
 
 def is_simulable(job: JobSpec, max_attempts: float = 10 * MAX_ATTEMPTS) -> bool:
-    """Whether the fewest trials would not take too long."""
+    """Whether `MIN_TRIALS` trials need at most `max_attempts` attempts."""
     return _expected_attempts(job) * MIN_TRIALS <= max_attempts
 
 
 def _affordable_trials(job: JobSpec, trials: int) -> int:
-    """Fewer trials where each has many failures."""
+    """Reduce the number of trials if each has many failures."""
     if not is_simulable(job):
         raise UsageError(
-            f"a job of {job.length:g} s that fails every {job.job_mtbf:.3g} s cannot be played; "
+            f"a job of {job.length:g} s that fails every {job.job_mtbf:.3g} s cannot be simulated; "
             "give a longer --mtbf, a shorter --length or fewer --nodes",
             code="too-many-failures",
         )
@@ -88,7 +88,6 @@ def _give_up_after(job: JobSpec) -> float:
 
 
 def _run_trial(job: JobSpec, interval: float, generator: random.Random) -> _Trial:
-    """One job from its first start to its end."""
     rate, limit = 1 / job.job_mtbf, _give_up_after(job)
     seconds = dict.fromkeys(PARTS, 0.0)
     elapsed, failures = 0.0, 0
@@ -119,7 +118,7 @@ def _run_trial(job: JobSpec, interval: float, generator: random.Random) -> _Tria
 def _kept_and_trained(
     job: JobSpec, interval: float, running: float, saves: int
 ) -> tuple[float, float]:
-    """Of a life that ended: the training that is kept, and all that was trained."""
+    """Training that was saved, and all training, of an attempt that ended after `running` s."""
     period = interval + job.block
     started = min(int(running / period), saves)
     durable = min(int(max(running - job.durable, 0.0) / period), saves)
@@ -127,7 +126,7 @@ def _kept_and_trained(
 
 
 def _ci95(trials: Sequence[_Trial], mean: Shares) -> float:
-    """Of a ratio of two means, by its residuals."""
+    """Half-width of the interval for a ratio of two means, from its residuals."""
     ratio = mean.effective / mean.wall
     residuals = [trial.shares.effective - ratio * trial.shares.wall for trial in trials]
     variance = sum(residual * residual for residual in residuals) / (len(residuals) - 1)

@@ -10,30 +10,31 @@ from collections.abc import Sequence
 from headway.format import count, duration
 from headway.plan.analytic import Point
 from headway.plan.plan import Plan, PlanRow, point_to_dict
+from headway.plan.simulate import GIVE_UP_FACTOR
 from headway.units import NS
 
 INTERVAL_SOURCES = {
     "given": "as given",
     "run": "recommended by the Checkpointer of the run",
-    "law": "loses least",
-    "durable": "a save is durable no sooner",
-    "length": "as long as the job",
+    "law": "wastes the least time",
+    "durable": "limited by the time until a save is durable",
+    "length": "limited by the length of the job",
 }
 PART_LABELS = {
     "start": "first start",
-    "saves": "training stood for saves",
+    "saves": "blocked by saves",
     "lost": "trained, then rolled back",
-    "recover": "from failures to training again",
+    "recover": "recovery from failures",
 }
 
 
 def format_time(seconds: float) -> str:
-    """`15 m 29 s`."""
+    """For example `15 m 29 s`."""
     return duration(round(seconds * NS))
 
 
 def format_interval(seconds: float) -> str:
-    """An interval, short: `15.5 min`."""
+    """For example `15.5 min`."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     hours = seconds >= 3 * 3600
@@ -41,22 +42,21 @@ def format_interval(seconds: float) -> str:
 
 
 def format_percent(percent: float) -> str:
-    """Two decimals: what is compared differs by little."""
+    """Two decimals, because the compared values differ by little."""
     return f"{percent:.2f} %"
 
 
 def format_rate(row: PlanRow) -> str:
-    """`3.00 a day`."""
-    return f"{'<' if row.is_bound else ''}{row.job.failures_per_day:.3g} a day"
+    """For example `3 per day`."""
+    return f"{'<' if row.is_bound else ''}{row.job.failures_per_day:.3g} per day"
 
 
 def format_bound(row: PlanRow, text: str) -> str:
-    """What is better the less often nodes fail: `>15 min`."""
+    """Prefix the text with `>` if the row shows a lower bound."""
     return f">{text}" if row.is_bound else text
 
 
 def describe_job(plan: Plan) -> list[str]:
-    """The job in a few lines."""
     job = plan.rows[0].job
     rate = "less often than every" if plan.rows[0].is_bound else "every"
     node = (
@@ -79,18 +79,17 @@ def _describe_source(plan: Plan) -> str:
     text = f"measured by {measured.source}: {count(measured.runs, 'run')}, "
     text += f"{count(measured.failures, 'failure')} in {measured.node_hours:,.3g} node-hours"
     if measured.is_bound:
-        text += ", so how often nodes fail is not known: "
-        text += f"below {measured.failures_high:.3g} a node and day (95 %)"
+        text += ", so the failure rate is not known: "
+        text += f"below {measured.failures_high:.3g} per node and day (95 %)"
     elif measured.failures_a_day is not None:
         low, high = measured.failures_low or 0.0, measured.failures_high or 0.0
-        text += f", {measured.failures_a_day:.3g} a node and day ({low:.2g} to {high:.2g})"
+        text += f", {measured.failures_a_day:.3g} per node and day ({low:.2g} to {high:.2g})"
     return text
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """What to know of the figures."""
     bound = [
-        "the failure rate is an upper bound, so that ETT and interval are lower bounds; "
+        "the failure rate is an upper bound, so ETT and interval are lower bounds; "
         "give --mtbf or --failures-a-day"
     ]
     return [*(bound if any(row.is_bound for row in plan.rows) else ()), *_unfinished_trials(plan)]
@@ -99,8 +98,8 @@ def plan_notes(plan: Plan) -> list[str]:
 def _unfinished_trials(plan: Plan) -> list[str]:
     return [
         f"{count(row.job.nodes, 'node')} at {format_interval(row.job.interval_in_use)}: "
-        f"{row.simulated.unfinished:,} of {row.simulated.trials:,} trials made so little headway "
-        "that they were given up"
+        f"{row.simulated.unfinished:,} of {row.simulated.trials:,} trials were aborted because "
+        f"they took {GIVE_UP_FACTOR:g} times as long as the job"
         for row in plan.rows
         if row.simulated.unfinished
     ]
@@ -108,13 +107,12 @@ def _unfinished_trials(plan: Plan) -> list[str]:
 
 HEADINGS = (
     *("nodes", "failures", "interval", "wasted"),
-    *("ETT closed", "ETT played", "one in twenty below", "takes"),
+    *("ETT (analytic)", "ETT (simulated)", "5th percentile", "wall time"),
 )
-WIDTH, HEIGHT = 61, 12  # characters of the curve
+WIDTH, HEIGHT = 61, 12  # of the curve, in characters
 
 
 def terminal_text(plan: Plan) -> str:
-    """All of it, line by line."""
     lines = [*describe_job(plan), "", *_table([HEADINGS, *map(_cells, plan.rows)])]
     if any(row.ett_range for row in plan.rows):
         lines += ["", *(_ett_range_line(row) for row in plan.rows if row.ett_range)]
@@ -147,14 +145,14 @@ def _ett_range_line(row: PlanRow) -> str:
 
 
 def _row_details(row: PlanRow) -> list[str]:
-    rows = [("where the time goes", "closed", "played")]
+    rows = [("share of the wall time", "analytic", "simulated")]
     for part, label in PART_LABELS.items():
         analytic, simulated = row.analytic.percent(part), row.simulated.shares.percent(part)
         rows.append((label, format_percent(analytic), format_percent(simulated)))
-    intervals = [("law", "interval", "wasted", "wasted, exact")]
+    intervals = [("formula", "interval", "wasted", "wasted (exact)")]
     for name, at in [
         *((formula.name, formula.point) for formula in row.formulas),
-        ("in force", row.point_in_use),
+        ("in use", row.point_in_use),
     ]:
         intervals.append(
             (
@@ -170,7 +168,7 @@ def _row_details(row: PlanRow) -> list[str]:
 
 
 def _plot_curve(points: Sequence[Point], at: Point) -> list[str]:
-    """Interval to the right on a logarithmic scale, wasted time upwards; `o` is in force."""
+    """Wasted time by interval, on a logarithmic axis; `o` marks the interval in use."""
     lowest = min(point.wasted for point in points)
     top = min(max(point.wasted for point in points), 5 * lowest)
     nearest = min(range(len(points)), key=lambda place: abs(points[place].interval - at.interval))
@@ -188,7 +186,7 @@ def _plot_curve(points: Sequence[Point], at: Point) -> list[str]:
     ends = format_interval(points[0].interval), format_interval(points[WIDTH // 2].interval)
     scale = f"{ends[0]:<{WIDTH // 2 - 4}}{ends[1]:<{WIDTH // 2 - 4}}"
     return [
-        "wasted time of the loop by checkpoint interval",
+        "time wasted in the loop by checkpoint interval",
         *(head + "".join(line) for head, line in zip(axis, lines, strict=True)),
         f"{'':9} +{'-' * WIDTH}",
         f"{'':11}{scale}{format_interval(points[-1].interval):>8}",
@@ -207,7 +205,7 @@ def _table(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
 
 
 def csv_text(plan: Plan) -> str:
-    """The interval in force is a line of its own, marked in the last column."""
+    """The curves; the interval in use is a row of its own, marked in the last column."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["nodes", *point_to_dict(plan.rows[0].point_in_use), "in_force"])

@@ -188,7 +188,7 @@ def test_from_a_run_without_a_failure(
     least, most = row["ett_range_percent"]
     assert least == pytest.approx(row["closed"]["ett_percent"]) and most > least
     text = told(capsys, *words)
-    assert f"<{row['failures_a_day']:.3g} a day" in text and "--failures-a-day" in text
+    assert f"<{row['failures_a_day']:.3g} per day" in text and "--failures-a-day" in text
     given = as_json(capsys, *words, "--mtbf", "1d")["rows"][0]
     assert not given["failures_are_bound"] and given["failures_a_day"] == 1
 
