@@ -147,7 +147,7 @@ def stages(args: argparse.Namespace) -> startup.Stages:
         trainer = train_module_creation
         sample = click_batch(args.seed, 0, args.batch, args.rows)
         ahead = startup.CompileAhead(
-            trainer.step, modules=[trainer.model], optimizers=[trainer.optimizer], together=True
+            trainer.step, modules=[trainer.model], optimizers=[trainer.optimizer], collective=True
         )
         ahead.start(startup.fast_batch(sample=sample)).wait()
 

@@ -76,9 +76,9 @@ assert made[0] is made[1] and total(made[0]) == 6
 
 left_out = groups.split([[0, 2]], purpose="part")
 groups.ensure(left_out)
-assert left_out.made == (rank in (0, 2))
+assert left_out.is_created == (rank in (0, 2))
 cpu = groups.group([0, 1], backend="gloo", purpose="pair")
-assert (cpu.made, cpu.member) == (rank < 2, rank < 2)
+assert (cpu.is_created, cpu.member) == (rank < 2, rank < 2)
 groups.destroy()
 assert list(dist.distributed_c10d._world.pg_map) == [dist.group.WORLD]
 dist.destroy_process_group()
@@ -92,7 +92,7 @@ def test_a_job_that_starts_anew_in_the_same_processes(tmp_path: Path) -> None:
     script = """
 for life in range(2):
     one = groups.group([0, 1], purpose="tensor", timeout=timedelta(seconds=30))
-    assert not one.made and total(one.pg()) == 1
+    assert not one.is_created and total(one.pg()) == 1
     dist.destroy_process_group()
     store = dist.FileStore(f"{__file__}.{life}", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)

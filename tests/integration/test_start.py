@@ -169,7 +169,7 @@ def train(with_ahead):
 
     def compile_ahead(step, batch):
         before, drawn = held(net, optimizer), torch.get_rng_state()
-        ahead = startup.CompileAhead(step, modules=[net], optimizers=[optimizer], together=True)
+        ahead = startup.CompileAhead(step, modules=[net], optimizers=[optimizer], collective=True)
         try:
             return ahead.start(batch).wait()
         finally:

@@ -71,17 +71,17 @@ class Schema:
     version: int = field(default=VERSION)
 
     @classmethod
-    def of(cls, *batches: Any) -> Schema:
+    def learn(cls, *batches: Any) -> Schema:
         """Learned from batches; what differs between them is dynamic."""
         if not batches:
             raise SchemaError("a schema needs at least one batch", code="schema-without-batch")
         learned = [_schema_of(batch) for batch in batches]
-        found = learned[0]
+        schema = learned[0]
         for other in learned[1:]:
-            found = found.joined(other)
-        return found
+            schema = schema.join(other)
+        return schema
 
-    def joined(self, other: Schema) -> Schema:
+    def join(self, other: Schema) -> Schema:
         """Of the batches of both."""
         if self.spec != other.spec:
             raise SchemaError(
@@ -99,14 +99,14 @@ class Schema:
     def from_json(cls, text: str) -> Schema:
         """As it was kept; of another version it is of no use."""
         try:
-            told = json.loads(text)
-            if told["version"] != VERSION:
+            content = json.loads(text)
+            if content["version"] != VERSION:
                 raise SchemaError(
-                    f"the schema is of version {told['version']}, not {VERSION}",
+                    f"the schema is of version {content['version']}, not {VERSION}",
                     code="schema-other-version",
                 )
-            leaves = tuple(_read_leaf(one) for one in told.pop("leaves"))
-            return cls(leaves=leaves, **{**told, "kinds": tuple(told["kinds"])})
+            leaves = tuple(_read_leaf(leaf) for leaf in content.pop("leaves"))
+            return cls(leaves=leaves, **{**content, "kinds": tuple(content["kinds"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SchemaError(
                 f"the schema cannot be read: {error}", code="schema-not-readable"
@@ -117,34 +117,34 @@ class Schema:
         other = _schema_of(batch)
         if other.spec != self.spec:
             return [Reason("its containers are others", code="batch-containers-differ")]
-        found: list[Reason] = []
+        reasons: list[Reason] = []
         for mine, theirs in zip(self.leaves, other.leaves, strict=True):
-            found += _differences(mine, theirs)
-        return found
+            reasons += _differences(mine, theirs)
+        return reasons
 
 
 def _schema_of(batch: Any) -> Schema:
     paths, spec = pytree.tree_flatten_with_path(batch)
-    named = {pytree.keystr(path) or "batch": value for path, value in paths}
-    for path, value in named.items():
+    values_by_path = {pytree.keystr(path) or "batch": value for path, value in paths}
+    for path, value in values_by_path.items():
         if not isinstance(value, (torch.Tensor, *PLAIN_TYPES)):
             kind = type(value).__name__
             raise SchemaError(
                 f"{path} is a {kind}, which torch's pytree cannot take apart",
                 code="batch-value-unsupported",
             )
-    leaves = tuple(_describe(path, value, named) for path, value in named.items())
+    leaves = tuple(_describe(path, value, values_by_path) for path, value in values_by_path.items())
     kinds = tuple(dict.fromkeys(_namedtuples(spec)))
     for kind in kinds:
         register_namedtuple(kind)
     try:
-        told = pytree.treespec_dumps(spec)
+        spec_json = pytree.treespec_dumps(spec)
     except NotImplementedError as error:
         raise SchemaError(
             f"the batch has a container that cannot be kept: {error}",
             code="batch-container-unsupported",
         ) from None
-    return Schema(spec=told, leaves=leaves, kinds=kinds)
+    return Schema(spec=spec_json, leaves=leaves, kinds=kinds)
 
 
 def _namedtuples(spec: Any) -> Iterator[str]:
@@ -159,18 +159,18 @@ def register_namedtuple(kind: str) -> None:
     """Let torch's pytree write down and read a named tuple."""
     module, _, name = kind.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        named_tuple: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            named_tuple = getattr(named_tuple, part)
     except (ImportError, AttributeError):
         raise SchemaError(
             f"the batch has a {name}, which {module} does not have", code="batch-type-not-found"
         ) from None
-    if found not in pytree.SUPPORTED_SERIALIZED_TYPES:
-        pytree._register_namedtuple(found, serialized_type_name=kind)
+    if named_tuple not in pytree.SUPPORTED_SERIALIZED_TYPES:
+        pytree._register_namedtuple(named_tuple, serialized_type_name=kind)
 
 
-def _describe(path: str, value: Any, every: Mapping[str, Any]) -> Leaf:
+def _describe(path: str, value: Any, values_by_path: Mapping[str, Any]) -> Leaf:
     if not isinstance(value, torch.Tensor):
         return Leaf(path=path, value=value)
     marked = _marked_dimensions(value)
@@ -185,7 +185,7 @@ def _describe(path: str, value: Any, every: Mapping[str, Any]) -> Leaf:
         strides = value.stride()
         order = tuple(sorted(order, key=lambda place: (-strides[place], place)))
     low, high = _range(value)
-    jagged, of = _jagged(path, value, every)
+    jagged, of = _jagged(path, value, values_by_path)
     return Leaf(
         path=path,
         dtype=str(value.dtype).removeprefix("torch."),
@@ -208,14 +208,14 @@ def _marked_dimensions(value: torch.Tensor) -> set[int]:
 def _range(value: torch.Tensor) -> tuple[float, float]:
     if not value.numel() or value.is_complex():
         return 0.0, 0.0
-    known = value.detach().float() if value.is_floating_point() else value.detach()
-    finite = known[torch.isfinite(known)] if value.is_floating_point() else known
+    values = value.detach().float() if value.is_floating_point() else value.detach()
+    finite = values[torch.isfinite(values)] if value.is_floating_point() else values
     if not finite.numel():
         return 0.0, 0.0
     return float(finite.min()), float(finite.max())
 
 
-def _jagged(path: str, value: torch.Tensor, every: Mapping[str, Any]) -> tuple[str, str]:
+def _jagged(path: str, value: torch.Tensor, values_by_path: Mapping[str, Any]) -> tuple[str, str]:
     """Whether these numbers cut another tensor into rows."""
     if value.dim() != 1 or value.numel() < 2 or value.is_floating_point() or value.is_complex():
         return "", ""
@@ -226,7 +226,7 @@ def _jagged(path: str, value: torch.Tensor, every: Mapping[str, Any]) -> tuple[s
     total, last = int(numbers.sum()), int(numbers[-1])
     others = {
         other: tensor.shape[0]
-        for other, tensor in every.items()
+        for other, tensor in values_by_path.items()
         if other != path and isinstance(tensor, torch.Tensor) and tensor.dim() and tensor.shape[0]
     }
     for other, rows in others.items():
@@ -274,20 +274,22 @@ def _differences(mine: Leaf, theirs: Leaf) -> list[Reason]:
     if len(mine.dims) != len(theirs.dims):
         text = f"{mine.path} has {len(theirs.dims)} dimensions, not {len(mine.dims)}"
         return [Reason(text, code="batch-dimensions-differ")]
-    found = []
-    for place, (ours, seen) in enumerate(zip(mine.dims, theirs.dims, strict=True)):
-        if ours.fixed and seen.low != ours.low:
-            text = f"{mine.path} has the size {seen.low} in dimension {place}, not {ours.low}"
-            found.append(Reason(text, code="batch-sizes-differ"))
+    reasons = []
+    for place, (our_dim, their_dim) in enumerate(zip(mine.dims, theirs.dims, strict=True)):
+        if our_dim.fixed and their_dim.low != our_dim.low:
+            text = (
+                f"{mine.path} has the size {their_dim.low} in dimension {place}, not {our_dim.low}"
+            )
+            reasons.append(Reason(text, code="batch-sizes-differ"))
     if len(mine.dims) > 1 and mine.order != theirs.order:
         text = f"{mine.path} lies in memory in another order"
-        found.append(Reason(text, code="batch-strides-differ"))
+        reasons.append(Reason(text, code="batch-strides-differ"))
     if mine.requires_grad != theirs.requires_grad:
         text = f"{mine.path} {'wants' if theirs.requires_grad else 'wants no'} gradient"
-        found.append(Reason(text, code="batch-gradients-differ"))
-    return found
+        reasons.append(Reason(text, code="batch-gradients-differ"))
+    return reasons
 
 
-def _read_leaf(told: Mapping[str, Any]) -> Leaf:
-    dims = tuple(Dim(**one) for one in told["dims"])
-    return Leaf(**{**told, "dims": dims, "order": tuple(told["order"])})
+def _read_leaf(fields: Mapping[str, Any]) -> Leaf:
+    dims = tuple(Dim(**dim) for dim in fields["dims"])
+    return Leaf(**{**fields, "dims": dims, "order": tuple(fields["order"])})

@@ -38,8 +38,8 @@ def fast_batch(
 
     None if `recorded` names a file that is not there yet: the first run has nothing to go by.
     """
-    chosen = [schema, sample, recorded, dataset]
-    if sum(one is not None for one in chosen) != 1:
+    sources = [schema, sample, recorded, dataset]
+    if sum(source is not None for source in sources) != 1:
         raise UsageError(
             "a fast batch comes from one of schema, sample, recorded and dataset",
             code="fast-batch-without-source",
@@ -50,7 +50,7 @@ def fast_batch(
             return None
     if dataset is not None:
         return _first_rows(dataset, batch_size, collate, device)
-    return synthetic_batch(schema or Schema.of(sample), device=device, seed=seed)
+    return synthetic_batch(schema or Schema.learn(sample), device=device, seed=seed)
 
 
 def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
@@ -58,17 +58,17 @@ def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
 
     Sizes, types and ranges only, nothing that is in them.
     """
-    learned: Schema | None = None
-    left = LEARNING_BATCHES
+    schema: Schema | None = None
+    remaining = LEARNING_BATCHES
     for batch in source:
-        if left:
-            left -= 1
+        if remaining:
+            remaining -= 1
             try:
-                found = Schema.of(batch)
-                learned = found if learned is None else learned.joined(found)
-                _write_schema(Path(file), learned)
+                batch_schema = Schema.learn(batch)
+                schema = batch_schema if schema is None else schema.join(batch_schema)
+                _write_schema(Path(file), schema)
             except SchemaError:  # its batches are of several kinds: the first one's is kept
-                left = 0
+                remaining = 0
         yield batch
 
 
@@ -118,18 +118,18 @@ def synthetic_batch(
 ) -> Any:
     """A batch of that schema. Sizes that changed are marked, so that others of them hit."""
     generator = torch.Generator().manual_seed(seed)
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for leaf in schema.leaves:
         if leaf.is_tensor and not leaf.jagged:
-            made[leaf.path] = _tensor(leaf, generator)
+            values[leaf.path] = _tensor(leaf, generator)
         elif not leaf.is_tensor:
-            made[leaf.path] = leaf.value
+            values[leaf.path] = leaf.value
     for leaf in schema.leaves:
         if leaf.jagged:
-            made[leaf.path] = _jagged_offsets(leaf, made[leaf.of].shape[0], generator)
+            values[leaf.path] = _jagged_offsets(leaf, values[leaf.of].shape[0], generator)
     for kind in schema.kinds:
         register_namedtuple(kind)
-    leaves = [_on_device(leaf, made[leaf.path], device, mark) for leaf in schema.leaves]
+    leaves = [_on_device(leaf, values[leaf.path], device, mark) for leaf in schema.leaves]
     return pytree.tree_unflatten(leaves, pytree.treespec_loads(schema.spec))
 
 
@@ -149,8 +149,8 @@ def _with_strides(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """In memory as the real one lies."""
     if list(order) == sorted(order):
         return tensor
-    back = [order.index(place) for place in range(len(order))]
-    return tensor.permute(order).contiguous().permute(back)
+    inverse = [order.index(place) for place in range(len(order))]
+    return tensor.permute(order).contiguous().permute(inverse)
 
 
 def _jagged_offsets(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
@@ -159,8 +159,8 @@ def _jagged_offsets(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.
     parts = count - 1 if leaf.jagged == "offsets" else count
     inner = torch.randint(0, rows + 1, (max(parts - 1, 0),), generator=generator).sort().values
     edges = torch.cat([torch.zeros(1, dtype=torch.long), inner, torch.tensor([rows])])
-    found = {"offsets": edges, "starts": edges[:-1], "lengths": edges.diff()}[leaf.jagged]
-    return found.to(getattr(torch, leaf.dtype))
+    values = {"offsets": edges, "starts": edges[:-1], "lengths": edges.diff()}[leaf.jagged]
+    return values.to(getattr(torch, leaf.dtype))
 
 
 def _size(usual: int, fixed: bool) -> int:
@@ -170,8 +170,8 @@ def _size(usual: int, fixed: bool) -> int:
 def _on_device(leaf: Leaf, value: Any, device: torch.device | str, mark: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    placed = value.to(device).requires_grad_(leaf.requires_grad)
+    tensor = value.to(device).requires_grad_(leaf.requires_grad)
     for place, dim in enumerate(leaf.dims):
         if mark and not dim.fixed:
-            torch._dynamo.maybe_mark_dynamic(placed, place)
-    return placed
+            torch._dynamo.maybe_mark_dynamic(tensor, place)
+    return tensor

@@ -44,7 +44,7 @@ class CompileAhead:
     step(batch)
 
     `modules` and `optimizers` are all that the step changes. With no optimizer among them the
-    parameters are not copied: then the step must not update them. With `together` all ranks call
+    parameters are not copied: then the step must not update them. With `collective` all ranks call
     `start` at the same point, it returns when the step is done, and the step may communicate.
     """
 
@@ -54,27 +54,27 @@ class CompileAhead:
         *,
         modules: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer] = (),
-        together: bool = False,
+        collective: bool = False,
     ) -> None:
         self.step = step
         self.modules = list(modules)
         self.optimizers = list(optimizers)
-        self.together = together
+        self.collective = collective
         self.seconds = 0.0
         self.schema: Schema | None = None
         self._thread: TorchThread | None = None
         self._error: BaseException | None = None
         for module in self.modules:
-            _check_supported(module, together)
+            _check_supported(module, collective)
 
     def start(self, batch: Any) -> CompileAhead:
         """Begin in a thread, or do it now, together; without a batch there is nothing to do."""
-        if not (_all_have(batch) if self.together else batch is not None):
+        if not (_all_have(batch) if self.collective else batch is not None):
             return self
         with contextlib.suppress(HeadwayError):  # a batch of an odd kind is compiled all the same
-            self.schema = Schema.of(batch)
+            self.schema = Schema.learn(batch)
         device = torch.cuda.current_device() if torch.cuda._initialized else None
-        if self.together:
+        if self.collective:
             self._run(batch, device, _rng_restored())
             return self
         random = contextlib.ExitStack()
@@ -103,27 +103,27 @@ class CompileAhead:
     def _run(
         self, batch: Any, device: int | None, random: contextlib.AbstractContextManager[Any]
     ) -> None:
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             with random, sdk.span("compile_ahead"):
                 if device is not None:
                     torch.cuda.set_device(device)
-                with self._nothing_happened():
+                with self._state_restored():
                     self.step(batch)
         except BaseException as error:
-            if self.together and not isinstance(error, Exception):
+            if self.collective and not isinstance(error, Exception):
                 raise  # an interrupt, meant for the caller
             self._error = error
-        self.seconds = time.monotonic() - begun
+        self.seconds = time.monotonic() - start
 
     @contextlib.contextmanager
-    def _nothing_happened(self) -> Iterator[None]:
+    def _state_restored(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_step_hooks_off())
             stack.enter_context(_gpu_rng_restored())
             for module in self.modules:
                 stack.enter_context(
-                    _fsdp_resharded(module) if self.together else _ddp_sync_off(module)
+                    _fsdp_resharded(module) if self.collective else _ddp_sync_off(module)
                 )
             stack.enter_context(_tensors_restored(self.modules, parameters=bool(self.optimizers)))
             for optimizer in self.optimizers:
@@ -131,20 +131,20 @@ class CompileAhead:
             yield
 
 
-def _check_supported(module: nn.Module, together: bool) -> None:
+def _check_supported(module: nn.Module, collective: bool) -> None:
     """UsageError for what needs the other ranks in its forward pass, or cannot be put back."""
     kinds = {kind for part in module.modules() for kind in _class_names(part)}
     for kind in sorted(kinds & {"FullyShardedDataParallel", "DistributedModelParallel"}):
         raise UsageError(
             f"{kind} communicates in every forward pass and keeps more than its parameters; it "
-            "cannot be compiled ahead (fully_shard can, with together=True)",
+            "cannot be compiled ahead (fully_shard can, with collective=True)",
             code="ahead-not-possible",
         )
-    if "FSDPModule" in kinds and not together:
+    if "FSDPModule" in kinds and not collective:
         raise UsageError(
             "fully_shard communicates in every forward pass; it cannot be compiled ahead by a "
             "thread, as the ranks would meet in another order: call start at the same point of "
-            "all ranks, with together=True",
+            "all ranks, with collective=True",
             code="ahead-needs-together",
         )
 
@@ -160,9 +160,9 @@ def _all_have(batch: Any) -> bool:
     backends = str(dist.get_backend_config())
     on_cpu = "cpu:" in backends or "gloo" in backends
     device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
-    have = torch.tensor([int(batch is not None)], device=device)
-    dist.all_reduce(have, dist.ReduceOp.MIN)
-    return bool(have.item())
+    has_batch = torch.tensor([int(batch is not None)], device=device)
+    dist.all_reduce(has_batch, dist.ReduceOp.MIN)
+    return bool(has_batch.item())
 
 
 @contextlib.contextmanager
@@ -170,21 +170,21 @@ def _step_hooks_off() -> Iterator[None]:
     """Optimizer steps of this thread are no training steps, for us or anybody who listens."""
     optim: Any = sys.modules["torch.optim.optimizer"]
     hooks = optim._global_optimizer_post_hooks
-    here, held, deaf = threading.get_ident(), dict(hooks), {}
+    own_thread, original_hooks, filtered_hooks = threading.get_ident(), dict(hooks), {}
 
     def elsewhere(hook: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return None if threading.get_ident() == here else hook(*args, **kwargs)
+            return None if threading.get_ident() == own_thread else hook(*args, **kwargs)
 
         return call
 
-    for key, hook in held.items():
-        deaf[key] = hooks[key] = elsewhere(hook)
+    for key, hook in original_hooks.items():
+        filtered_hooks[key] = hooks[key] = elsewhere(hook)
     try:
         yield
     finally:
-        for key, hook in held.items():
-            if hooks.get(key) is deaf[key]:  # it was not removed meanwhile
+        for key, hook in original_hooks.items():
+            if hooks.get(key) is filtered_hooks[key]:  # it was not removed meanwhile
                 hooks[key] = hook
 
 
@@ -270,13 +270,13 @@ def _ddp_sync_off(module: nn.Module) -> Iterator[None]:
     parts = [
         part for part in module.modules() if isinstance(part, nn.parallel.DistributedDataParallel)
     ]
-    held = [(part.require_backward_grad_sync, part.require_forward_param_sync) for part in parts]
+    flags = [(part.require_backward_grad_sync, part.require_forward_param_sync) for part in parts]
     for part in parts:
         part.require_backward_grad_sync = part.require_forward_param_sync = False
     try:
         yield
     finally:
-        for part, (backward, forward) in zip(parts, held, strict=True):
+        for part, (backward, forward) in zip(parts, flags, strict=True):
             part.require_backward_grad_sync = backward
             part.require_forward_param_sync = forward
 
@@ -301,9 +301,9 @@ def _fsdp_resharded(module: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _tensors_restored(modules: Sequence[nn.Module], *, parameters: bool) -> Iterator[None]:
     owned = [p for module in modules for p in module.parameters()]
-    changing = [b for module in modules for b in module.buffers()]
-    changing += owned if parameters else []
-    values = [tensor.detach().clone() for tensor in changing]
+    tensors = [b for module in modules for b in module.buffers()]
+    tensors += owned if parameters else []
+    values = [tensor.detach().clone() for tensor in tensors]
     grads = [p.grad for p in owned]
     for parameter in owned:
         parameter.grad = None
@@ -311,7 +311,7 @@ def _tensors_restored(modules: Sequence[nn.Module], *, parameters: bool) -> Iter
         yield
     finally:
         with torch.no_grad():
-            for tensor, value in zip(changing, values, strict=True):
+            for tensor, value in zip(tensors, values, strict=True):
                 tensor.copy_(value)
         for parameter, grad in zip(owned, grads, strict=True):
             parameter.grad = grad
@@ -329,5 +329,5 @@ def _optimizer_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         optimizer.state.clear()
         for key, value in zip(keys, state, strict=True):
             optimizer.state[key] = value
-        for group, held in zip(optimizer.param_groups, settings, strict=True):
-            group.update(held)
+        for group, values in zip(optimizer.param_groups, settings, strict=True):
+            group.update(values)

@@ -38,7 +38,9 @@ class Audit:
 
     def __str__(self) -> str:
         lines = [f"{self.calls} calls for {self.useful} useful groups"]
-        lines += [f"  {one.calls} calls, member of {one.member}: {one.where}" for one in self.sites]
+        lines += [
+            f"  {site.calls} calls, member of {site.member}: {site.where}" for site in self.sites
+        ]
         return "\n".join(lines)
 
 
@@ -65,9 +67,9 @@ def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
-        with _record_groups() as made:
+        with _record_groups() as creations:
             setup()
-        return _summarize(made)
+        return _summarize(creations)
     finally:
         dist.destroy_process_group()
 
@@ -75,35 +77,35 @@ def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
 @contextlib.contextmanager
 def _record_groups() -> Iterator[list[tuple[str, Any]]]:
     """Where each group is made, and what came of it; others have their own name for new_group."""
-    made: list[tuple[str, Any]] = []
+    creations: list[tuple[str, Any]] = []
     make, init = c10d._new_group_with_tag, c10d.init_process_group
 
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
         group = make(*args, **kwargs)
         key = None
         if isinstance(group, c10d.ProcessGroup):
             key = (tuple(c10d.get_process_group_ranks(group)), c10d.get_backend(group))
-        made.append((stacks.calling_line(), key))
+        creations.append((stacks.calling_line(), key))
         return group
 
-    c10d._new_group_with_tag = noted
+    c10d._new_group_with_tag = recorded
     c10d.init_process_group = dist.init_process_group = lambda *args, **kwargs: None
     try:
-        yield made
+        yield creations
     finally:
         c10d._new_group_with_tag = make
         c10d.init_process_group = dist.init_process_group = init
 
 
-def _summarize(made: list[tuple[str, Any]]) -> Audit:
+def _summarize(creations: list[tuple[str, Any]]) -> Audit:
     places: dict[str, list[Any]] = {}
-    for where, key in made:
+    for where, key in creations:
         places.setdefault(where, []).append(key)
     everyone = (tuple(range(dist.get_world_size())), dist.get_backend())
     sites = [Site(at, len(keys), len([k for k in keys if k])) for at, keys in places.items()]
     return Audit(
-        calls=len(made),
-        member=sum(one.member for one in sites),
-        useful=len({key for _, key in made} - {None, everyone}),
-        sites=tuple(sorted(sites, key=lambda one: -one.calls)),
+        calls=len(creations),
+        member=sum(site.member for site in sites),
+        useful=len({key for _, key in creations} - {None, everyone}),
+        sites=tuple(sorted(sites, key=lambda site: -site.calls)),
     )

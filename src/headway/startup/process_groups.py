@@ -56,13 +56,13 @@ class Group:
         self.options = options
         self._lock = threading.Lock()  # one each: another group may wait for other ranks
         self._default = weakref.ref(c10d._get_default_group())
-        self._made: Any = None
+        self._group: Any = None
         self._left_out = False  # of the split, in which this rank took part
-        self._times = 0
+        self._creations = 0
 
     def __repr__(self) -> str:
-        made = "made" if self.made else "not made"
-        return f"<Group {self.purpose or 'unnamed'} {list(self.ranks)} {self.backend}, {made}>"
+        state = "made" if self.is_created else "not made"
+        return f"<Group {self.purpose or 'unnamed'} {list(self.ranks)} {self.backend}, {state}>"
 
     @property
     def member(self) -> bool:
@@ -70,9 +70,9 @@ class Group:
         return dist.get_rank() in self.ranks
 
     @property
-    def made(self) -> bool:
+    def is_created(self) -> bool:
         """Whether its process group is there."""
-        return self._made is not None and self._made in c10d._world.pg_map
+        return self._group is not None and self._group in c10d._world.pg_map
 
     def pg(self) -> dist.ProcessGroup:
         """The process group. The first call makes it: all members must come to theirs."""
@@ -82,55 +82,59 @@ class Group:
                 code="rank-not-in-group",
             )
         with self._lock:
-            if not self.made:
-                self._make(together=False)
-            made: dist.ProcessGroup = self._made
-            return made
+            if not self.is_created:
+                self._create(collective=False)
+            group: dist.ProcessGroup = self._group
+            return group
 
     def destroy(self) -> None:
         """Take it down; the next use makes it anew. The default group stays."""
         with self._lock:
-            if self.made and self._made is not self._default():
-                dist.destroy_process_group(self._made)
-            self._made, self._left_out = None, False
+            if self.is_created and self._group is not self._default():
+                dist.destroy_process_group(self._group)
+            self._group, self._left_out = None, False
 
     def _ensure(self) -> None:
         with self._lock:
-            if not self.made and not self._left_out:
-                self._make(together=True)
+            if not self.is_created and not self._left_out:
+                self._create(collective=True)
 
-    def _make(self, *, together: bool) -> None:
+    def _create(self, *, collective: bool) -> None:
         default = c10d._get_default_group()
         if self._default() is not default:
             raise UsageError(
                 f"{self!r} is of a job that was taken down: ask for it again", code="group-outdated"
             )
-        usual = self.backend == _default_backend()
-        if len(self.ranks) == dist.get_world_size() and usual and not self._special:
-            self._made = default
-        elif together and self.parts and usual and _splits(default):
-            self._times += 1
+        is_default_backend = self.backend == _default_backend()
+        if (
+            len(self.ranks) == dist.get_world_size()
+            and is_default_backend
+            and not self._has_own_options
+        ):
+            self._group = default
+        elif collective and self.parts and is_default_backend and _splits(default):
+            self._creations += 1
             self._split(default)
         elif self.member:
-            self._times += 1  # the store still has what the last one of this name has left
+            self._creations += 1  # the store still has what the last one of this name has left
             self._alone()
 
     def _split(self, default: Any) -> None:
         """All ranks of the job make all parts at once."""
         with next_group_named(self._name(), alone=False):
-            self._made = dist.split_group(
+            self._group = dist.split_group(
                 default,
                 [list(part) for part in self.parts],
                 timeout=self.timeout,
                 pg_options=self.options,
                 group_desc=self.purpose or None,
             )
-        self._left_out = self._made is None
+        self._left_out = self._group is None
 
     def _alone(self) -> None:
         """Its members make it, and no other rank."""
         with next_group_named(self._name(), alone=True):
-            self._made = dist.new_group(
+            self._group = dist.new_group(
                 list(self.ranks),
                 timeout=self.timeout,
                 backend=self.backend,
@@ -140,14 +144,14 @@ class Group:
             )
 
     @property
-    def _special(self) -> bool:
+    def _has_own_options(self) -> bool:
         return self.timeout is not None or self.options is not None
 
     def _name(self) -> str:
         """The same on every member, whatever else each of them has made before."""
         ranks = self.ranks or self.parts[0]
-        told = f"{ranks} {self.backend} {self.purpose} {self._times}"
-        return f"headway-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+        text = f"{ranks} {self.backend} {self.purpose} {self._creations}"
+        return f"headway-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 class _GroupRegistry:
@@ -158,24 +162,26 @@ class _GroupRegistry:
         self.default: Any = None
         self.groups: dict[tuple[Ranks | tuple[Ranks, ...], str, str], Group] = {}
 
-    def one(self, asked: Group) -> Group:
+    def lookup(self, request: Group) -> Group:
         """The group of that meaning: the one that is known, or this one from now on."""
         default = c10d._get_default_group()
         with self.lock:
             if self.default is None or self.default() is not default:
                 self.default = weakref.ref(default)  # after a new start nothing of the old is left
                 self.groups.clear()
-            which = asked.ranks or asked.parts  # the latter where a split leaves this rank out
-            key = (which, asked.backend, asked.purpose)
-            found = self.groups.setdefault(key, asked)
-        if (found.timeout, found.options) != (asked.timeout, asked.options):
+            members = (
+                request.ranks or request.parts
+            )  # the latter where a split leaves this rank out
+            key = (members, request.backend, request.purpose)
+            registered = self.groups.setdefault(key, request)
+        if (registered.timeout, registered.options) != (request.timeout, request.options):
             raise UsageError(
-                f"{found!r} was asked for with another timeout or other options: "
+                f"{registered!r} was asked for with another timeout or other options: "
                 "give this one a purpose of its own",
                 code="group-options-differ",
             )
-        found.parts = found.parts or asked.parts
-        return found
+        registered.parts = registered.parts or request.parts
+        return registered
 
 
 _registry = _GroupRegistry()
@@ -193,7 +199,7 @@ def group(
 
     All ranks of the job with its own backend are the default group, which is there already.
     """
-    return _registry.one(
+    return _registry.lookup(
         Group(
             _check_ranks(ranks),
             backend=(backend or _default_backend()).lower(),
@@ -215,16 +221,16 @@ def split(
     """This rank's group of several that share no rank; one without ranks where it is in none."""
     checked = tuple(_check_ranks(part) for part in parts)
     times = Counter(chain.from_iterable(checked))
-    twice = sorted(rank for rank, count in times.items() if count > 1)
-    if twice:
+    duplicates = sorted(rank for rank, count in times.items() if count > 1)
+    if duplicates:
         raise UsageError(
-            f"rank {twice[0]} is in two parts of the split {[list(part) for part in checked]}",
+            f"rank {duplicates[0]} is in two parts of the split {[list(part) for part in checked]}",
             code="rank-twice",
         )
     if not checked:
         raise UsageError("there are no parts of the split []", code="split-without-parts")
     mine = next((part for part in checked if dist.get_rank() in part), ())
-    return _registry.one(
+    return _registry.lookup(
         Group(
             mine,
             backend=(backend or _default_backend()).lower(),
@@ -256,8 +262,8 @@ def partition(
             code="shape-world-size-mismatch",
         )
     return {
-        name: split(_along(sizes, place), backend, name, timeout=timeout)
-        for place, name in enumerate(shape)
+        name: split(_along(sizes, position), backend, name, timeout=timeout)
+        for position, name in enumerate(shape)
     }
 
 
@@ -267,43 +273,43 @@ def ensure(*groups: Group) -> None:
     One call of ncclCommSplit makes all parts of a split where the default group is bound to a
     device; else each rank makes its own, and all ranks in one order, so that none waits for ever.
     """
-    for one in sorted(
-        set(groups), key=lambda one: (one.purpose, one.backend, one.parts, one.ranks)
+    for item in sorted(
+        set(groups), key=lambda item: (item.purpose, item.backend, item.parts, item.ranks)
     ):
-        one._ensure()
+        item._ensure()
 
 
 def destroy() -> None:
     """Take down every group that was made here; they can be used, and so made, again."""
-    for one in list(_registry.groups.values()):
-        one.destroy()
+    for item in list(_registry.groups.values()):
+        item.destroy()
 
 
 def _check_ranks(ranks: Iterable[int]) -> Ranks:
     world = dist.get_world_size()
-    given = list(ranks)
+    requested = list(ranks)
     try:
-        found = sorted(operator.index(rank) for rank in given)
+        members = sorted(operator.index(rank) for rank in requested)
     except TypeError:
         raise UsageError(
-            f"ranks are whole numbers, not {given!r}", code="rank-not-an-integer"
+            f"ranks are whole numbers, not {requested!r}", code="rank-not-an-integer"
         ) from None
-    if not found or found[0] < 0 or found[-1] >= world:
+    if not members or members[0] < 0 or members[-1] >= world:
         raise UsageError(
-            f"a group has ranks from 0 to {world - 1}, not {given!r}", code="rank-out-of-range"
+            f"a group has ranks from 0 to {world - 1}, not {requested!r}", code="rank-out-of-range"
         )
-    if len(set(found)) != len(found):
-        raise UsageError(f"a rank is twice in {given!r}", code="rank-twice")
-    return tuple(found)
+    if len(set(members)) != len(members):
+        raise UsageError(f"a rank is twice in {requested!r}", code="rank-twice")
+    return tuple(members)
 
 
-def _along(sizes: Sequence[int], place: int) -> list[list[int]]:
+def _along(sizes: Sequence[int], position: int) -> list[list[int]]:
     """The ranks of each line of a mesh along one dimension."""
-    stride = math.prod(sizes[place + 1 :])
-    outer = range(math.prod(sizes[:place]))
-    block = stride * sizes[place]
+    stride = math.prod(sizes[position + 1 :])
+    outer = range(math.prod(sizes[:position]))
+    block = stride * sizes[position]
     return [
-        [first * block + offset + step * stride for step in range(sizes[place])]
+        [first * block + offset + step * stride for step in range(sizes[position])]
         for first, offset in product(outer, range(stride))
     ]
 
@@ -346,19 +352,19 @@ def _install_hooks() -> None:
     global _installed
     if _installed:
         return
-    hashed = getattr(c10d, "_hash_ranks_to_str", None)
-    source = getattr(c10d, "_get_split_source", None)
-    if hashed is None or source is None:
+    hash_original = getattr(c10d, "_hash_ranks_to_str", None)
+    split_source_original = getattr(c10d, "_get_split_source", None)
+    if hash_original is None or split_source_original is None:
         raise UsageError(
             "this torch names its process groups otherwise: use new_group instead",
             code="torch-not-supported",
         )
 
     def hash_ranks(ranks: Any) -> str:
-        return _next_group.name or hashed(ranks)
+        return _next_group.name or hash_original(ranks)
 
     def split_source(pg: Any) -> Any:
-        return None if _next_group.alone else source(pg)
+        return None if _next_group.alone else split_source_original(pg)
 
     c10d._hash_ranks_to_str = hash_ranks
     c10d._get_split_source = split_source

@@ -81,8 +81,8 @@ def declare(
             code="stage-arguments-unnamed",
         )
     takes = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
-    every = tuple(dict.fromkeys((*takes, *needs)))
-    return Stage(name=name, call=call, takes=takes, needs=every, where=where, deadline=deadline)  # type: ignore[arg-type]
+    all_needs = tuple(dict.fromkeys((*takes, *needs)))
+    return Stage(name=name, call=call, takes=takes, needs=all_needs, where=where, deadline=deadline)  # type: ignore[arg-type]
 
 
 def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
@@ -107,27 +107,27 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
                     code="stage-unknown",
                     stage=need,
                 )
-    found: list[Stage] = []
+    ordered: list[Stage] = []
     done = set(given)
-    left = list(stages)
-    while left:
-        ready = next((stage for stage in left if done.issuperset(stage.needs)), None)
+    remaining = list(stages)
+    while remaining:
+        ready = next((stage for stage in remaining if done.issuperset(stage.needs)), None)
         if ready is None:
-            circle = _find_cycle(left, done)
+            cycle = _find_cycle(remaining, done)
             raise StageError(
-                f"the stages {' -> '.join(circle)} wait for each other",
+                f"the stages {' -> '.join(cycle)} wait for each other",
                 code="stages-in-a-circle",
-                stages=circle,
+                stages=cycle,
             )
-        left.remove(ready)
-        found.append(ready)
+        remaining.remove(ready)
+        ordered.append(ready)
         done.add(ready.name)
-    return found
+    return ordered
 
 
-def _find_cycle(left: Sequence[Stage], done: set[str]) -> list[str]:
-    by_name = {stage.name: stage for stage in left}
-    path = [left[0].name]
+def _find_cycle(stages: Sequence[Stage], done: set[str]) -> list[str]:
+    by_name = {stage.name: stage for stage in stages}
+    path = [stages[0].name]
     while True:
         needs = by_name[path[-1]].needs
         following = next(need for need in needs if need not in done)

@@ -33,16 +33,16 @@ class StageProcess:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         context = _context()
-        ours, theirs = context.Pipe()
-        self._pipe: Connection = ours
+        own_end, child_end = context.Pipe()
+        self._pipe: Connection = own_end
         self._process = context.Process(
             target=_serve,
-            args=(theirs, ours, stage, os.getpid()),
+            args=(child_end, own_end, stage, os.getpid()),
             name=f"stage-{stage.name}",
             daemon=True,
         )
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def run(self, arguments: list[Any]) -> Any:
         """Its result; waits for it."""
@@ -50,7 +50,7 @@ class StageProcess:
             self._pipe.send(arguments)
         except (OSError, ValueError):
             raise WorkerLost(
-                f"its process died ({self._ended()})", code="stage-process-died"
+                f"its process died ({self._exit_text()})", code="stage-process-died"
             ) from None
         except Exception as error:
             raise WorkerLost(
@@ -61,7 +61,7 @@ class StageProcess:
             kind, value = self._pipe.recv()
         except (EOFError, OSError):
             raise WorkerLost(
-                f"its process died ({self._ended()})", code="stage-process-died"
+                f"its process died ({self._exit_text()})", code="stage-process-died"
             ) from None
         with contextlib.suppress(OSError):
             self._pipe.send(None)  # the tensors are ours now: it may go
@@ -71,7 +71,7 @@ class StageProcess:
             raise WorkerLost(value, code="stage-result-not-picklable")
         return value
 
-    def _ended(self) -> str:
+    def _exit_text(self) -> str:
         self._process.join(1.0)
         return f"exit code {self._process.exitcode}"
 
@@ -104,11 +104,11 @@ def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> No
     except (EOFError, OSError):
         os._exit(0)  # not needed after all
     try:
-        answer = ("done", stage.call(*arguments))
+        reply = ("done", stage.call(*arguments))
     except BaseException:
-        answer = ("raised", traceback.format_exc())
+        reply = ("raised", traceback.format_exc())
     try:
-        pipe.send(answer)
+        pipe.send(reply)
     except Exception as error:
         pipe.send(("lost", f"its result cannot be handed over from a process: {error}"))
     with contextlib.suppress(EOFError, OSError):

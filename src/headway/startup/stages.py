@@ -93,11 +93,11 @@ class Stages:
     ) -> Callable[[F], F]:
         """Declare a function as a stage; its name is the function's, if none is given."""
 
-        def take(call: F) -> F:
+        def decorate(call: F) -> F:
             self.add(call, name, needs=needs, where=where, deadline=deadline)
             return call
 
-        return take
+        return decorate
 
     def add(
         self,
@@ -114,10 +114,10 @@ class Stages:
     def run(self, *, overlap: bool = True, **given: Any) -> Results:
         """Run them all; `given` are values that stages may take. Without `overlap` one by one."""
         ordered = order(self._stages, tuple(given))
-        begun = time.monotonic()
+        start = time.monotonic()
         runner = StageRunner(ordered, given, seed=self.seed, overlap=overlap)
         values = runner.run()
-        return Results(values, runner.seconds(), time.monotonic() - begun)
+        return Results(values, runner.seconds(), time.monotonic() - start)
 
 
 GRACE_S = 1.0  # for threads that run when another stage has failed
@@ -139,11 +139,11 @@ class StageRunner:
         self.overlap = overlap
         self.spans: dict[str, tuple[int, int]] = {}  # begin and end, ns
         self._change = threading.Condition()
-        self._begun: dict[str, float] = {}
+        self._started_at: dict[str, float] = {}
         self._threads: list[threading.Thread] = []
         self._workers: dict[str, StageProcess] = {}
         self._failure: BaseException | None = None
-        self._agreed = False
+        self._ranks_checked = False
         self._main = threading.get_ident()
 
     def run(self) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class StageRunner:
             for stage in self.stages:
                 if stage.where == "main" or not self.overlap:
                     self._wait_for(stage.needs)
-                    self._do(stage)
-                    self._agree()
+                    self._execute(stage)
+                    self._check_ranks()
             self._wait_for([stage.name for stage in self.stages])
         except BaseException as error:
             with self._change:
@@ -176,7 +176,7 @@ class StageRunner:
                 worker.stop()
             for thread in self._threads:
                 thread.join(GRACE_S)
-        self._note()
+        self._emit_graph()
         return self.values
 
     def seconds(self) -> dict[str, float]:
@@ -187,11 +187,11 @@ class StageRunner:
 
     def _wait_for(self, names: Sequence[str]) -> None:
         with self._change:
-            self._change.wait_for(lambda: self._failure or self._have(names))
+            self._change.wait_for(lambda: self._failure or self._are_done(names))
             if self._failure:
                 raise self._failure
 
-    def _have(self, names: Sequence[str]) -> bool:
+    def _are_done(self, names: Sequence[str]) -> bool:
         return all(name in self.values for name in names)
 
     def _start_ready(self) -> None:
@@ -200,9 +200,9 @@ class StageRunner:
             if self._failure:
                 return
             for stage in self.stages:
-                waiting = stage.where != "main" and stage.name not in self._begun
-                if waiting and self._have(stage.needs):
-                    self._begun[stage.name] = time.monotonic()
+                waiting = stage.where != "main" and stage.name not in self._started_at
+                if waiting and self._are_done(stage.needs):
+                    self._started_at[stage.name] = time.monotonic()
                     self._threads.append(self._thread(stage))
 
     def _thread(self, stage: Stage) -> threading.Thread:
@@ -211,7 +211,7 @@ class StageRunner:
         def body() -> None:
             _set_device(device)
             try:
-                context.run(self._do, stage)
+                context.run(self._execute, stage)
             except BaseException as error:
                 with self._change:
                     self._failure = self._failure or error
@@ -223,10 +223,10 @@ class StageRunner:
 
     # Doing
 
-    def _do(self, stage: Stage) -> None:
-        begun = time.monotonic_ns()
+    def _execute(self, stage: Stage) -> None:
+        start = time.monotonic_ns()
         with self._change:
-            self._begun[stage.name] = begun / 1e9
+            self._started_at[stage.name] = start / 1e9
             self._change.notify_all()  # for who watches deadlines
         try:
             with sdk.span(stage.name):
@@ -234,14 +234,14 @@ class StageRunner:
         except StageLate:
             raise
         except StageRaised as error:
-            last = str(error).strip().rpartition("\n")[2]
-            raise StageFailed(stage.name, last) from error
+            last_line = str(error).strip().rpartition("\n")[2]
+            raise StageFailed(stage.name, last_line) from error
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             code = error.code or None if isinstance(error, HeadwayError) else None
             raise StageFailed(stage.name, text, code=code) from error
         with self._change:
-            self.spans[stage.name] = (begun, time.monotonic_ns())
+            self.spans[stage.name] = (start, time.monotonic_ns())
             self.values[stage.name] = value
             self._change.notify_all()
         if self.overlap:
@@ -285,41 +285,41 @@ class StageRunner:
     def _due(self) -> tuple[Stage, float] | None:
         """The stage whose deadline comes first, and the time until then."""
         now = time.monotonic()
-        open_ = [
-            (stage, self._begun[stage.name] + stage.deadline - now)
+        running = [
+            (stage, self._started_at[stage.name] + stage.deadline - now)
             for stage in self.stages
             if stage.deadline is not None
-            and stage.name in self._begun
+            and stage.name in self._started_at
             and stage.name not in self.values
         ]
-        return min(open_, key=lambda pair: pair[1], default=None)
+        return min(running, key=lambda pair: pair[1], default=None)
 
     # Ranks
 
-    def _agree(self) -> None:
+    def _check_ranks(self) -> None:
         """Once there is a process group: every rank must have declared the same main stages."""
         distributed: Any = sys.modules.get("torch.distributed")
-        if self._agreed or distributed is None or not distributed.is_available():
+        if self._ranks_checked or distributed is None or not distributed.is_available():
             return
         if not distributed.is_initialized():
             return
-        self._agreed = True
-        mine = " ".join(stage.name for stage in self.stages if stage.where == "main")
+        self._ranks_checked = True
+        own = " ".join(stage.name for stage in self.stages if stage.where == "main")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = distributed.distributed_c10d._get_default_store()
         key = f"headway/stages/{restart}/{next(_agreements)}"
         if distributed.get_rank() == 0:
-            store.set(key, mine)
+            store.set(key, own)
             return
-        theirs = store.get(key).decode()
-        if theirs != mine:
+        rank0 = store.get(key).decode()
+        if rank0 != own:
             raise StageError(
-                f"rank {distributed.get_rank()} has the stages {mine} in the main thread, "
-                f"rank 0 has {theirs}; they must be the same on all ranks",
+                f"rank {distributed.get_rank()} has the stages {own} in the main thread, "
+                f"rank 0 has {rank0}; they must be the same on all ranks",
                 code="stages-differ-between-ranks",
             )
 
-    def _note(self) -> None:
+    def _emit_graph(self) -> None:
         """The graph, for the report."""
         recorder = sdk.active_recorder()
         if recorder is not None:

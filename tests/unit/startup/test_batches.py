@@ -35,7 +35,7 @@ def jagged(rows: int) -> dict[str, Any]:
 
 
 def test_what_is_learned_of_batches() -> None:
-    schema = Schema.of(jagged(30), jagged(36), jagged(60))
+    schema = Schema.learn(jagged(30), jagged(36), jagged(60))
     found = {leaf.path: leaf for leaf in schema.leaves}
     assert [
         (leaf.path, place)
@@ -55,9 +55,9 @@ def test_what_is_learned_of_batches() -> None:
 
 def test_a_made_up_batch_is_of_that_kind() -> None:
     real = jagged(60)
-    schema = Schema.of(jagged(30), real)
+    schema = Schema.learn(jagged(30), real)
     made = synthetic(schema)
-    assert Schema.of(made, real).spec == schema.spec
+    assert Schema.learn(made, real).spec == schema.spec
     assert not schema.differences(made)
     assert type(made["deep"]) is tuple and made["deep"][1][1:] == ["train", 7, None]
     assert made["deep"][0].stride() == real["deep"][0].stride()
@@ -72,12 +72,12 @@ def test_a_made_up_batch_is_of_that_kind() -> None:
 
 def test_no_content_is_kept() -> None:
     secret = torch.tensor([11, 987_654_321, 22])
-    text = Schema.of({"secret": secret.float() / 3, "n": secret}).to_json()
+    text = Schema.learn({"secret": secret.float() / 3, "n": secret}).to_json()
     assert "329218107" not in text and "[11, " not in text.replace("\n", " ")
 
 
 def test_kept_and_read_again() -> None:
-    schema = Schema.of(Pair(torch.rand(3, requires_grad=True), 1.5), Pair(torch.rand(5), 1.5))
+    schema = Schema.learn(Pair(torch.rand(3, requires_grad=True), 1.5), Pair(torch.rand(5), 1.5))
     assert Schema.from_json(schema.to_json()) == schema
 
 
@@ -94,7 +94,7 @@ def test_kept_and_read_again() -> None:
     ],
 )
 def test_in_what_a_batch_differs(other: Callable[[], Any], code: str) -> None:
-    (difference,) = Schema.of({"x": torch.zeros(2, 3)}).differences(other())
+    (difference,) = Schema.learn({"x": torch.zeros(2, 3)}).differences(other())
     assert difference.code == code
 
 
@@ -108,13 +108,13 @@ def test_a_schema_of_another_version_is_said_to_be_one(text: str) -> None:
 
 def test_batches_of_two_kinds() -> None:
     with pytest.raises(HeadwayError, check=has_code("batch-containers-differ")):
-        Schema.of([torch.zeros(2)], (torch.zeros(2),))
+        Schema.learn([torch.zeros(2)], (torch.zeros(2),))
     with pytest.raises(HeadwayError, check=has_code("batch-types-differ")):
-        Schema.of([torch.zeros(2)], [torch.zeros(2, dtype=torch.long)])
+        Schema.learn([torch.zeros(2)], [torch.zeros(2, dtype=torch.long)])
     with pytest.raises(HeadwayError, check=has_code("batch-value-unsupported")):
-        Schema.of([object()])
+        Schema.learn([object()])
     with pytest.raises(HeadwayError, check=has_code("schema-without-batch")):
-        Schema.of()
+        Schema.learn()
 
 
 def test_recorded_by_one_run_for_the_next(tmp_path: Path) -> None:
@@ -162,6 +162,6 @@ trees = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=examples(150))
 @given(trees)
 def test_any_batch_can_be_made_up(batch: Any) -> None:
-    schema = Schema.of(batch)
+    schema = Schema.learn(batch)
     made = synthetic(Schema.from_json(schema.to_json()))
     assert not schema.differences(made)

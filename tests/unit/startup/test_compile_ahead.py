@@ -56,7 +56,7 @@ def test_the_real_batches_hit_and_nothing_has_changed() -> None:
     before = copy.deepcopy(model.state_dict())
     drawn = torch.get_rng_state()
     ahead = CompileAhead(step, modules=[model], optimizers=[optimizer])
-    ahead.start(fast_batch(schema=Schema.of(*batches))).wait()
+    ahead.start(fast_batch(schema=Schema.learn(*batches))).wait()
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -191,7 +191,7 @@ def test_who_communicates_in_forward_is_refused() -> None:
     with pytest.raises(UsageError, check=has_code("ahead-not-possible")):
         CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()])
     with pytest.raises(UsageError, check=has_code("ahead-not-possible")):
-        CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()], together=True)
+        CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()], collective=True)
 
     class FSDPModule(torch.nn.Module):  # type: ignore[misc,name-defined]
         pass
@@ -209,7 +209,7 @@ def test_together_it_is_done_when_start_returns() -> None:
         threads.append(threading.current_thread())
         step(given)
 
-    ahead = CompileAhead(told, modules=[model], optimizers=[optimizer], together=True)
+    ahead = CompileAhead(told, modules=[model], optimizers=[optimizer], collective=True)
     assert ahead.start(None).wait().seconds == 0 and not threads
     ahead.start(batch(40))
     assert threads == [threading.current_thread()] and not optimizer.state
@@ -221,4 +221,4 @@ def test_an_interrupt_is_for_who_calls() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        CompileAhead(interrupted, modules=[Model()], together=True).start(batch(40))
+        CompileAhead(interrupted, modules=[Model()], collective=True).start(batch(40))

@@ -54,9 +54,9 @@ def test_asked_twice_made_once_and_only_when_used() -> None:
         assert groups.group([1, 3], backend="FAKE", purpose="tensor") is one
         assert groups.split([[0, 2], [1, 3]], purpose="tensor") is one
         assert groups.group([1, 3], purpose="data") is not one
-        assert one.ranks == (1, 3) and one.member and not one.made
+        assert one.ranks == (1, 3) and one.member and not one.is_created
         assert one.pg() is one.pg()
-        assert one.made and dist.get_process_group_ranks(one.pg()) == [1, 3]
+        assert one.is_created and dist.get_process_group_ranks(one.pg()) == [1, 3]
 
     assert as_rank(1, 4, ask).calls == 1
 
@@ -109,7 +109,7 @@ def test_a_rank_that_a_split_leaves_out() -> None:
     def ask() -> None:
         left_out = groups.split([[0, 1]], purpose="tensor")
         groups.ensure(left_out)
-        assert left_out.ranks == () and not left_out.member and not left_out.made
+        assert left_out.ranks == () and not left_out.member and not left_out.is_created
         assert groups.split([[1, 0]], purpose="tensor") is left_out
         assert groups.group([0, 1], purpose="tensor").ranks == (0, 1)
 
@@ -121,14 +121,14 @@ def test_taken_down_and_made_again_under_another_name() -> None:
         one = groups.group([0, 1])
         first = one.pg().group_name
         one.destroy()
-        assert not one.made
+        assert not one.is_created
         second = one.pg().group_name
         dist.destroy_process_group(one.pg())  # behind its back
-        assert not one.made
+        assert not one.is_created
         third = one.pg().group_name
         assert len({first, second, third}) == 3
         groups.destroy()
-        assert not one.made and dist.is_initialized()
+        assert not one.is_created and dist.is_initialized()
 
     assert as_rank(0, 4, ask).calls == 3
 
@@ -182,7 +182,7 @@ def test_one_split_makes_all_parts_where_the_default_group_is_bound(
         lone = groups.group([1, 3])
         groups.ensure(one, lone)
         groups.ensure(one, lone)
-        assert one.made is (rank == 1) and lone.made
+        assert one.is_created is (rank == 1) and lone.is_created
 
     as_rank(rank, 4, ask)
     (asked,) = splits

@@ -27,7 +27,7 @@ class KeyAdvice:
     """For one key: the best of all, and what to take of those that are kept."""
 
     key: Key
-    tuned: KeyTimings
+    timings: KeyTimings
     losses: dict[int, float]
     best: int
     use: tuple[int, ...]
@@ -43,9 +43,9 @@ class KernelAdvice:
     """For one kernel: the fewest configs that keep within the loss for every key."""
 
     kernel: Kernel
-    kept: tuple[int, ...]
+    kept_configs: tuple[int, ...]
     keys: tuple[KeyAdvice, ...]
-    hopeless: int  # keys of which no config worked: they are tuned in full again
+    untunable: int  # keys of which no config worked: they are tuned in full again
 
     @property
     def loss(self) -> float:
@@ -64,10 +64,10 @@ class KernelAdvice:
 
     def _cost(self, key: KeyAdvice) -> float:
         """One left is not benchmarked; what it took to compile and benchmark it is the most."""
-        costs = [key.tuned.seconds.get(config) for config in key.use]
+        costs = [key.timings.seconds.get(config) for config in key.use]
         if all(costs):
             return sum(median(cost) for cost in costs if cost)
-        share = len(key.use) / (len(key.tuned.ms) * len(self.keys))
+        share = len(key.use) / (len(key.timings.ms) * len(self.keys))
         benchmarks = self.kernel.seconds if len(key.use) > 1 else 0.0
         return share * (benchmarks + self.kernel.compile_seconds)
 
@@ -75,39 +75,44 @@ class KernelAdvice:
         """Each config with the keys it won, its median and its worst distance from the best."""
         rows = []
         for config in range(len(self.kernel.configs)):
-            found = [key.losses[config] for key in self.keys if config in key.losses]
-            if found:
+            config_losses = [key.losses[config] for key in self.keys if config in key.losses]
+            if config_losses:
                 wins = sum(key.best == config for key in self.keys)
-                worst = max(found) if len(found) == len(self.keys) else float("inf")
-                rows.append((config, wins, median(found), worst))
+                worst = max(config_losses) if len(config_losses) == len(self.keys) else float("inf")
+                rows.append((config, wins, median(config_losses), worst))
         return sorted(rows, key=lambda row: (-row[1], row[2]))
 
 
 def advise(kernel: Kernel, loss: float) -> KernelAdvice:
     """The advice for one kernel; `loss` is a share."""
-    worked = {key: tuned.times() for key, tuned in kernel.keys.items()}
-    hopeless = sum(not times for times in worked.values())
-    lost = {key: losses(times) for key, times in worked.items() if times}
-    kept = set(cover(list(lost.values()), loss)) if lost else set()
+    times_by_key = {key: timings.times() for key, timings in kernel.keys.items()}
+    untunable = sum(not times for times in times_by_key.values())
+    losses_by_key = {key: losses(times) for key, times in times_by_key.items() if times}
+    selected = set(cover(list(losses_by_key.values()), loss)) if losses_by_key else set()
     keys = []
-    for key, each in lost.items():
-        best = min(each, key=lambda config: (each[config], config))
-        use = min(kept & each.keys(), key=lambda config: (each[config], config))
-        partner = _partner(kernel, use, each)
-        keys.append(KeyAdvice(key, kernel.keys[key], each, best, (use, *partner)))
-        kept.update(partner)
-    return KernelAdvice(kernel, tuple(sorted(kept)), tuple(keys), hopeless)
+    for key, losses_of_key in losses_by_key.items():
+        best = min(losses_of_key, key=lambda config: (losses_of_key[config], config))
+        use = min(
+            selected & losses_of_key.keys(), key=lambda config: (losses_of_key[config], config)
+        )
+        partner = _partner(kernel, use, losses_of_key)
+        keys.append(KeyAdvice(key, kernel.keys[key], losses_of_key, best, (use, *partner)))
+        selected.update(partner)
+    return KernelAdvice(kernel, tuple(sorted(selected)), tuple(keys), untunable)
 
 
-def _partner(kernel: Kernel, use: int, each: dict[int, float]) -> list[int]:
+def _partner(kernel: Kernel, use: int, losses_of_key: dict[int, float]) -> list[int]:
     """A library's kernel beside a template of Triton, and the other way round.
 
     What follows a product can be fused into a template only. Which of the two is better then,
     torch finds out by itself, so it is given the best of both.
     """
-    other = FUSION.get(kernel.configs[use].get("by", ""))
-    others = [config for config in each if kernel.configs[config].get("by") == other]
-    return sorted(others, key=lambda config: (each[config], config))[:1] if other else []
+    partner_kind = FUSION.get(kernel.configs[use].get("by", ""))
+    candidates = [
+        config for config in losses_of_key if kernel.configs[config].get("by") == partner_kind
+    ]
+    candidates.sort(key=lambda config: (losses_of_key[config], config))
+    return candidates[:1] if partner_kind else []
 
 
 def same_setup(kernels: Sequence[Kernel]) -> tuple[Setup | None, list[Kernel]]:
@@ -117,7 +122,7 @@ def same_setup(kernels: Sequence[Kernel]) -> tuple[Setup | None, list[Kernel]]:
         seconds[kernel.setup] = seconds.get(kernel.setup, 0.0) + kernel.seconds + 1e-9
     if not seconds:
         return None, []
-    setup = max(seconds, key=lambda one: seconds[one])
+    setup = max(seconds, key=lambda candidate: seconds[candidate])
     return setup, [kernel for kernel in kernels if kernel.setup == setup]
 
 
@@ -148,15 +153,15 @@ def _kernel_to_dict(advice: KernelAdvice) -> dict[str, Any]:
         "seconds": round(advice.spent, 3),
         "pruned_seconds": round(advice.predicted, 3),
         "configs": kernel.configs,
-        "kept": list(advice.kept),
+        "kept": list(advice.kept_configs),
         "keys": [
             {
                 "key": key.key.values,
                 "rest": key.key.rest,
-                "tried": sorted(key.tuned.ms),
+                "tried": sorted(key.timings.ms),
                 "best": key.best,
                 "use": list(key.use),
-                "ms": key.tuned.time(key.use[0]),
+                "ms": key.timings.time(key.use[0]),
                 "loss_percent": round(key.loss * 100, 3),
             }
             for key in advice.keys
@@ -166,19 +171,19 @@ def _kernel_to_dict(advice: KernelAdvice) -> dict[str, Any]:
 
 def find_advice_file(path: str) -> Path:
     """The file of advice that a user names: itself, or the run it belongs to."""
-    given = Path(path)
-    if not given.exists():
+    named = Path(path)
+    if not named.exists():
         raise RunNotFound(
             f"there is no run and no file at {path}; type `ls headway` to see your runs"
         )
-    found = given / ADVICE_FILE if given.is_dir() else given
-    if not found.exists():
+    file = named / ADVICE_FILE if named.is_dir() else named
+    if not file.exists():
         raise UsageError(
             f"{path} has no {ADVICE_FILE} yet; type `headway autotune {path}`",
             code="autotune-file-missing",
         )
-    check_advice_file(found)
-    return found.resolve()
+    check_advice_file(file)
+    return file.resolve()
 
 
 def check_advice_file(path: Path) -> None:
@@ -186,10 +191,10 @@ def check_advice_file(path: Path) -> None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         schema = content["schema"]
-        whole = isinstance(schema, int) and isinstance(content["kernels"], list)
+        is_valid = isinstance(schema, int) and isinstance(content["kernels"], list)
     except (OSError, ValueError, KeyError, TypeError):
-        whole, schema = False, 0
-    if not whole:
+        is_valid, schema = False, 0
+    if not is_valid:
         raise UsageError(
             f"{path} was not written by `headway autotune`; type `headway autotune RUN`",
             code="autotune-file-not-readable",
@@ -220,20 +225,20 @@ def cover(keys: Sequence[Mapping[int, float]], loss: float) -> list[int]:
     """
     covered: dict[int, int] = {}  # config -> the keys it is good for, as bits
     for bit, key in enumerate(keys):
-        for config, lost in key.items():
-            if lost <= loss:
+        for config, key_loss in key.items():
+            if key_loss <= loss:
                 covered[config] = covered.get(config, 0) | 1 << bit
     everything = (1 << len(keys)) - 1
     candidates = _undominated(covered, keys)
     greedy = _greedy(candidates, everything, keys)
-    looked_at = 0
+    checked = 0
     for size in range(1, len(greedy) + 1):
-        looked_at += math.comb(len(candidates), size)
-        if looked_at > EXACT:
+        checked += math.comb(len(candidates), size)
+        if checked > EXACT:
             return greedy
-        found = _best_of_size(candidates, everything, size, keys)
-        if found:
-            return found
+        best = _best_of_size(candidates, everything, size, keys)
+        if best:
+            return best
     return greedy
 
 
@@ -243,48 +248,49 @@ def _best_of_size(
     size: int,
     keys: Sequence[Mapping[int, float]],
 ) -> list[int]:
-    enough: list[tuple[float, tuple[int, ...]]] = []
-    for chosen in combinations(sorted(candidates), size):
+    covering: list[tuple[float, tuple[int, ...]]] = []
+    for subset in combinations(sorted(candidates), size):
         bits = 0
-        for config in chosen:
+        for config in subset:
             bits |= candidates[config]
         if bits == everything:
-            enough.append((_total_loss(chosen, keys), chosen))
-    return list(min(enough)[1]) if enough else []
+            covering.append((_total_loss(subset, keys), subset))
+    return list(min(covering)[1]) if covering else []
 
 
 def _greedy(
     candidates: Mapping[int, int], everything: int, keys: Sequence[Mapping[int, float]]
 ) -> list[int]:
-    chosen: list[int] = []
+    selected: list[int] = []
     bits = 0
     while bits != everything:
         gains = {config: (covers & ~bits).bit_count() for config, covers in candidates.items()}
-        most = max(gains.values())
+        largest_gain = max(gains.values())
         best = min(
-            (config for config, gain in gains.items() if gain == most),
-            key=lambda config: (_total_loss((*chosen, config), keys), config),
+            (config for config, gain in gains.items() if gain == largest_gain),
+            key=lambda config: (_total_loss((*selected, config), keys), config),
         )
-        chosen.append(best)
+        selected.append(best)
         bits |= candidates[best]
-    return sorted(chosen)
+    return sorted(selected)
 
 
 def _undominated(covered: Mapping[int, int], keys: Sequence[Mapping[int, float]]) -> dict[int, int]:
     """Without those whose keys another one has too, and more of them or with less lost."""
-    kept: dict[int, int] = {}
+    undominated: dict[int, int] = {}
     order = sorted(
-        covered, key=lambda one: (-covered[one].bit_count(), _config_loss(one, keys), one)
+        covered,
+        key=lambda config: (-covered[config].bit_count(), _config_loss(config, keys), config),
     )
     for config in order:
-        if not any(covered[config] & ~bits == 0 for bits in kept.values()):
-            kept[config] = covered[config]
-    return kept
+        if not any(covered[config] & ~bits == 0 for bits in undominated.values()):
+            undominated[config] = covered[config]
+    return undominated
 
 
 def _config_loss(config: int, keys: Sequence[Mapping[int, float]]) -> float:
     return sum(min(key.get(config, math.inf), 1e9) for key in keys)
 
 
-def _total_loss(chosen: Sequence[int], keys: Sequence[Mapping[int, float]]) -> float:
-    return sum(min(min(key.get(config, math.inf) for config in chosen), 1e9) for key in keys)
+def _total_loss(configs: Sequence[int], keys: Sequence[Mapping[int, float]]) -> float:
+    return sum(min(min(key.get(config, math.inf) for config in configs), 1e9) for key in keys)

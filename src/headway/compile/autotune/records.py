@@ -37,8 +37,8 @@ class Key:
     @property
     def values(self) -> list[Any]:
         """As they were told."""
-        found: list[Any] = json.loads(self.text)
-        return found
+        values: list[Any] = json.loads(self.text)
+        return values
 
 
 @dataclass
@@ -50,13 +50,13 @@ class KeyTimings:
 
     def time(self, config: int) -> float:
         """The median over all processes that tuned this key; endless for what ever failed."""
-        found = self.ms.get(config, [None])
-        return math.inf if None in found else median(ms for ms in found if ms is not None)
+        values = self.ms.get(config, [None])
+        return math.inf if None in values else median(ms for ms in values if ms is not None)
 
     def times(self) -> dict[int, float]:
         """The configs that worked."""
-        found = {config: self.time(config) for config in self.ms}
-        return {config: ms for config, ms in found.items() if math.isfinite(ms)}
+        values = {config: self.time(config) for config in self.ms}
+        return {config: ms for config, ms in values.items() if math.isfinite(ms)}
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Kernel:
     spent: dict[str, float] = field(default_factory=dict)  # journal -> seconds of benchmarks
     compiled: dict[str, float] = field(default_factory=dict)  # journal -> seconds of compiles
     pruned: int = 0  # tunings of which an earlier file had taken configs away
-    more: int = 0  # tunings over the limits of the record
+    unrecorded: int = 0  # tunings over the limits of the record
     numbers: dict[str, int] = field(default_factory=dict)  # config as JSON -> its index
 
     @property
@@ -131,18 +131,18 @@ def _kernel(
     if kind not in KINDS or not all(isinstance(config, dict) for config in event["configs"]):
         raise ValueError(kind)
     setup = Setup(*(event.get(part) for part in ("gpu", "triton", "torch", "driver")))
-    found = kernels.get((setup, kind, name))
-    if found is None:
+    kernel = kernels.get((setup, kind, name))
+    if kernel is None:
         names = tuple(str(word) for word in event.get("names") or ())
-        told = str(event["name"]), str(event.get("where", ""))
-        found = kernels[setup, kind, name] = Kernel(kind, name, *told, names, setup)
-    return found
+        labels = str(event["name"]), str(event.get("where", ""))
+        kernel = kernels[setup, kind, name] = Kernel(kind, name, *labels, names, setup)
+    return kernel
 
 
 def _add(kernel: Kernel, numbers: list[int], event: Mapping[str, Any], journal: str) -> None:
     seconds = _seconds(event["seconds"])
     if "more" in event:
-        kernel.more += int(event["more"])
+        kernel.unrecorded += int(event["more"])
         kernel.spent[journal] = kernel.spent.get(journal, 0.0) + seconds
         return
     entries = list(_entries(numbers, event))
@@ -153,15 +153,15 @@ def _add(kernel: Kernel, numbers: list[int], event: Mapping[str, Any], journal: 
     if len(entries) < int(event["of"]):  # an earlier file had taken some away
         kernel.pruned += 1
         return
-    tuned = kernel.keys.setdefault(key, KeyTimings())
+    timings = kernel.keys.setdefault(key, KeyTimings())
     for config in {entry[0] for entry in entries}:
         # What cannot be told apart is kept together, and the best of it is found again.
         times = [ms for number, ms, _ in entries if number == config]
         worked = [ms for ms in times if ms is not None]
-        tuned.ms.setdefault(config, []).append(min(worked, default=None))
+        timings.ms.setdefault(config, []).append(min(worked, default=None))
         costs = [cost for number, _, cost in entries if number == config and cost is not None]
         if costs:
-            tuned.seconds.setdefault(config, []).append(sum(costs))
+            timings.seconds.setdefault(config, []).append(sum(costs))
 
 
 def _entries(
@@ -175,12 +175,12 @@ def _entries(
 
 def _time(value: Any) -> float | None:
     """A measured time; None for what failed, or is none."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if good and math.isfinite(value) and value >= 0 else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) and value >= 0 else None
 
 
 def _seconds(value: Any) -> float:
-    found = _time(value)
-    if found is None:
+    seconds = _time(value)
+    if seconds is None:
         raise ValueError(value)
-    return found
+    return seconds

@@ -15,14 +15,14 @@ MAX_ROWS = 8  # of a kernel's keys, and of its configs
 
 
 def report_lines(
-    setup: Setup, advised: Sequence[KernelAdvice], *, everything: bool = False
+    setup: Setup, kernels: Sequence[KernelAdvice], *, everything: bool = False
 ) -> Iterator[str]:
     """What `headway autotune` prints."""
-    yield _headline(advised)
+    yield _headline(kernels)
     yield f"  recorded on {setup}" + (f", driver {setup.driver}" if setup.driver else "")
     yield ""
-    yield from _table(advised)
-    shown = [advice for advice in advised if advice.keys]
+    yield from _table(kernels)
+    shown = [advice for advice in kernels if advice.keys]
     for advice in shown if everything else shown[:MAX_KERNELS]:
         yield ""
         yield from _kernel(advice, math.inf if everything else MAX_ROWS)
@@ -31,28 +31,27 @@ def report_lines(
         yield f"  and {hidden} more kernels: --all shows them"
 
 
-def _headline(advised: Sequence[KernelAdvice]) -> str:
-    spent = sum(advice.spent for advice in advised)
-    then = sum(advice.predicted for advice in advised if advice.keys)
-    keys = sum(len(advice.keys) for advice in advised)
-    worst = max((advice.loss for advice in advised), default=0.0)
-    kernels = "1 kernel" if len(advised) == 1 else f"{len(advised)} kernels"
-    said = (
-        f"headway: {spent:.2f} s of autotuning, {kernels}, {keys} {'key' if keys == 1 else 'keys'}"
-    )
+def _headline(kernels: Sequence[KernelAdvice]) -> str:
+    spent = sum(advice.spent for advice in kernels)
+    predicted = sum(advice.predicted for advice in kernels if advice.keys)
+    keys = sum(len(advice.keys) for advice in kernels)
+    worst = max((advice.loss for advice in kernels), default=0.0)
+    kernel_count = "1 kernel" if len(kernels) == 1 else f"{len(kernels)} kernels"
+    key_count = "1 key" if keys == 1 else f"{keys} keys"
+    summary = f"headway: {spent:.2f} s of autotuning, {kernel_count}, {key_count}"
     if not keys:
-        return f"{said}; nothing to prune"
-    share = f" ({then / spent:.0%})" if spent else ""
-    return f"{said}; pruned at most {then:.2f} s{share}, kernels at most {worst:.1%} slower"
+        return f"{summary}; nothing to prune"
+    share = f" ({predicted / spent:.0%})" if spent else ""
+    return f"{summary}; pruned at most {predicted:.2f} s{share}, kernels at most {worst:.1%} slower"
 
 
-def _table(advised: Sequence[KernelAdvice]) -> Iterator[str]:
-    width = max([len(advice.kernel.name[:40]) for advice in advised] + [6])
+def _table(kernels: Sequence[KernelAdvice]) -> Iterator[str]:
+    width = max([len(advice.kernel.name[:40]) for advice in kernels] + [6])
     yield f"  {'kernel':<{width}}  kind      keys  configs  kept  seconds     then    loss"
-    for advice in advised:
+    for advice in kernels:
         kernel = advice.kernel
         row = f"  {kernel.name[:40]:<{width}}  {kernel.kind:<8}  {len(advice.keys):>4}"
-        row += f"  {len(kernel.configs):>7}  {len(advice.kept):>4}  {advice.spent:>7.2f}"
+        row += f"  {len(kernel.configs):>7}  {len(advice.kept_configs):>4}  {advice.spent:>7.2f}"
         if advice.keys:
             row += f"  {advice.predicted:>7.2f}  {advice.loss:>6.1%}"
         yield row + _remarks(advice)
@@ -60,33 +59,35 @@ def _table(advised: Sequence[KernelAdvice]) -> Iterator[str]:
 
 def _remarks(advice: KernelAdvice) -> str:
     kernel = advice.kernel
-    said = []
+    remarks = []
     if kernel.pruned:
-        said.append(f"{kernel.pruned} tuned with a pruned set already")
-    if kernel.more:
-        said.append(f"{kernel.more} keys beyond the record")
-    if advice.hopeless:
-        said.append(f"{advice.hopeless} keys without a config that works")
-    return f"  ({', '.join(said)})" if said else ""
+        remarks.append(f"{kernel.pruned} tuned with a pruned set already")
+    if kernel.unrecorded:
+        remarks.append(f"{kernel.unrecorded} keys beyond the record")
+    if advice.untunable:
+        remarks.append(f"{advice.untunable} keys without a config that works")
+    return f"  ({', '.join(remarks)})" if remarks else ""
 
 
 def _kernel(advice: KernelAdvice, rows: float) -> Iterator[str]:
     kernel = advice.kernel
     yield f"  {kernel.name}" + (f"  {kernel.where}" if kernel.where else "")
     for key in advice.keys[: _visible_rows(advice.keys, rows)]:
-        best = f"{describe_config(kernel.configs[key.best])} won, {key.tuned.time(key.best):.4g} ms"
-        taken = f"; {describe_config(kernel.configs[key.use[0]])} is taken, {key.loss:.1%} slower"
-        yield f"    {_key_text(advice, key)}: {best}{'' if key.use[0] == key.best else taken}"
+        best = (
+            f"{describe_config(kernel.configs[key.best])} won, {key.timings.time(key.best):.4g} ms"
+        )
+        used = f"; {describe_config(kernel.configs[key.use[0]])} is taken, {key.loss:.1%} slower"
+        yield f"    {_key_text(advice, key)}: {best}{'' if key.use[0] == key.best else used}"
     if len(advice.keys) > rows:
         yield f"    and {len(advice.keys) - int(rows)} more keys"
     ranking = advice.ranking()
     widest = max(len(describe_config(kernel.configs[row[0]])[:70]) for row in ranking)
     yield f"    {'config':<{widest}}   won   median    worst"
     for config, wins, middle, worst in ranking[: _visible_rows(ranking, rows)]:
-        told = describe_config(kernel.configs[config])[:70]
-        far = "failed" if math.isinf(worst) else f"{worst:.1%}"
-        kept = "  kept" if config in advice.kept else ""
-        yield f"    {told:<{widest}}  {wins:>4}  {middle:>7.1%}  {far:>7}{kept}"
+        label = describe_config(kernel.configs[config])[:70]
+        worst_text = "failed" if math.isinf(worst) else f"{worst:.1%}"
+        mark = "  kept" if config in advice.kept_configs else ""
+        yield f"    {label:<{widest}}  {wins:>4}  {middle:>7.1%}  {worst_text:>7}{mark}"
     if len(ranking) > rows:
         yield f"    and {len(ranking) - int(rows)} more configs"
 
@@ -98,9 +99,9 @@ def _visible_rows(rows: Sequence[Any], limit: float) -> int:
 def _key_text(advice: KernelAdvice, key: KeyAdvice) -> str:
     values = key.key.values
     names = advice.kernel.names
-    named = [f"{name}={value}" for name, value in zip(names, values, strict=False)]
-    said = " ".join([*named, *map(str, values[len(named) :])])
-    return said[:160] if said else "any call"
+    pairs = [f"{name}={value}" for name, value in zip(names, values, strict=False)]
+    text = " ".join([*pairs, *map(str, values[len(pairs) :])])
+    return text[:160] if text else "any call"
 
 
 def describe_config(config: dict[str, Any]) -> str:
@@ -121,24 +122,24 @@ def python_code(advice: KernelAdvice, loss: float) -> str:
 
 def _code_lines(advice: KernelAdvice, loss: float) -> Iterator[str]:
     kernel = advice.kernel
-    kept = [kernel.configs[index] for index in advice.kept]
+    configs = [kernel.configs[index] for index in advice.kept_configs]
     yield f"# {kernel.name}, {kernel.where}"
-    yield f"# {len(kept)} of {len(kernel.configs)} configs are within {loss:.3g} % of the best for"
-    yield f"# every key that was recorded ({len(advice.keys)}), on {kernel.setup}."
-    hooks = {config["pre_hook"] for config in kept if "pre_hook" in config}
+    yield f"# {len(configs)} of {len(kernel.configs)} configs are within {loss:.3g} % of the best"
+    yield f"# for every recorded key ({len(advice.keys)}), on {kernel.setup}."
+    hooks = {config["pre_hook"] for config in configs if "pre_hook" in config}
     if hooks:
         yield f"# Add pre_hook={' or '.join(sorted(hooks))} where it was."
     yield "# For all sizes, recorded or not:"
     yield "configs = ["
-    for config in kept:
+    for config in configs:
         yield f"    {config_code(config)},"
     yield "]"
     yield ""
     yield "# Or for the recorded sizes only; others get every config:"
-    yield from _pruner(advice, kept)
+    yield from _pruner(advice, configs)
 
 
-def _pruner(advice: KernelAdvice, kept: list[dict[str, Any]]) -> Iterator[str]:
+def _pruner(advice: KernelAdvice, configs: list[dict[str, Any]]) -> Iterator[str]:
     kernel = advice.kernel
     names = kernel.names
     keys = {
@@ -151,7 +152,7 @@ def _pruner(advice: KernelAdvice, kept: list[dict[str, Any]]) -> Iterator[str]:
         yield f"        {key!r},"
     yield "    }"
     yield "    kept = ["
-    for config in kept:
+    for config in configs:
         yield f"        {_comparable(config)!r},"
     yield "    ]"
     yield f"    values = map({{**named_args, **kwargs}}.get, {tuple(names)!r})"
@@ -183,4 +184,4 @@ def _kwargs(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hashable(value: Any) -> Any:
-    return tuple(_hashable(one) for one in value) if isinstance(value, list) else value
+    return tuple(_hashable(item) for item in value) if isinstance(value, list) else value

@@ -36,36 +36,36 @@ def share(
     A function is called on rank 0 only. What a rank gives besides, its plan or its tables, is
     compared with what came; if one disagrees, all of them raise, and say what differs.
     """
-    found: list[ShardingPlan] = []
+    plans: list[ShardingPlan] = []
 
     def make() -> dict[str, Any]:
-        made = plan() if callable(plan) else plan
-        if made is None:
+        own_plan = plan() if callable(plan) else plan
+        if own_plan is None:
             raise UsageError("rank 0 has no plan to share", code="plan-missing")
-        if made.world_size != dist.get_world_size(group):
+        if own_plan.world_size != dist.get_world_size(group):
             raise UsageError(
-                f"the plan is for {made.world_size} ranks, and the group has "
+                f"the plan is for {own_plan.world_size} ranks, and the group has "
                 f"{dist.get_world_size(group)}",
                 code="plan-world-size-mismatch",
             )
-        found.append(made)
-        return made.document()
+        plans.append(own_plan)
+        return own_plan.document()
 
-    def objection(document: Any) -> str:
-        if not found:
-            found.append(ShardingPlan.read(document, tables or ()))
-        if isinstance(plan, ShardingPlan) and plan.hash != found[0].hash:
-            return difference(plan.tables, found[0].tables) or _shard_difference(plan, found[0])
-        return difference(tables, found[0].tables) if tables is not None else ""
+    def check(document: Any) -> str:
+        if not plans:
+            plans.append(ShardingPlan.read(document, tables or ()))
+        if isinstance(plan, ShardingPlan) and plan.hash != plans[0].hash:
+            return difference(plan.tables, plans[0].tables) or _shard_difference(plan, plans[0])
+        return difference(tables, plans[0].tables) if tables is not None else ""
 
     with gc_paused():
-        broadcast_and_check(make, objection, group=group, timeout=timeout)
-    return found[0]
+        broadcast_and_check(make, check, group=group, timeout=timeout)
+    return plans[0]
 
 
 def broadcast_and_check(
     make: Callable[[], Any],
-    objection: Callable[[Any], str],
+    check: Callable[[Any], str],
     *,
     group: Any = None,
     timeout: timedelta | None = None,
@@ -83,9 +83,9 @@ def broadcast_and_check(
             content = canonical_json({"content": make()})
         except Exception as error:  # or the others would wait for it in vain
             failure = error
-            told = {"failure": str(error) or repr(error), "usage": isinstance(error, UsageError)}
+            fields = {"failure": str(error) or repr(error), "usage": isinstance(error, UsageError)}
             code = error.code if isinstance(error, HeadwayError) else ""
-            content = canonical_json({**told, "code": code})
+            content = canonical_json({**fields, "code": code})
     received = json.loads(_broadcast(content, rank, group, timeout))
     if failure is not None:
         raise failure
@@ -94,10 +94,10 @@ def broadcast_and_check(
         text = f"rank 0 could not make the plan: {received['failure']}"
         raise kind(text, code=received["code"] or "plan-not-made")
     try:
-        word = objection(received["content"])
+        answer = check(received["content"])
     except Exception as error:
-        word = str(error) or repr(error)
-    _all_agree(word, rank, group, timeout)
+        answer = str(error) or repr(error)
+    _all_agree(answer, rank, group, timeout)
     return received["content"]
 
 
@@ -107,15 +107,15 @@ def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None)
     start = (header + content)[:BLOCK].ljust(BLOCK, b"\0") if rank == 0 else bytes(BLOCK)
     start = _broadcast_bytes(start, device, group, timeout)
     length = int.from_bytes(start[:8], "big")
-    got = start[HEADER : HEADER + length]
-    if len(got) < length:
-        rest = content[len(got) :] if rank == 0 else bytes(length - len(got))
-        got += _broadcast_bytes(rest, device, group, timeout)
-    if hashlib.sha256(got).digest() != start[8:HEADER]:
+    received = start[HEADER : HEADER + length]
+    if len(received) < length:
+        rest = content[len(received) :] if rank == 0 else bytes(length - len(received))
+        received += _broadcast_bytes(rest, device, group, timeout)
+    if hashlib.sha256(received).digest() != start[8:HEADER]:
         raise HeadwayError(
             "the plan did not arrive from rank 0 as it was sent", code="plan-transfer-damaged"
         )
-    return got
+    return received
 
 
 def _broadcast_bytes(content: bytes, device: Any, group: Any, timeout: timedelta | None) -> bytes:
@@ -127,17 +127,17 @@ def _broadcast_bytes(content: bytes, device: Any, group: Any, timeout: timedelta
     return bytes(buffer)
 
 
-def _all_agree(word: str, rank: int, group: Any, timeout: timedelta | None) -> None:
+def _all_agree(answer: str, rank: int, group: Any, timeout: timedelta | None) -> None:
     """HeadwayError on all ranks if one of them objects."""
-    objects = torch.tensor([int(bool(word))], device=_device(group))
-    _wait(lambda: dist.all_reduce(objects, dist.ReduceOp.MAX, group, async_op=True), timeout)
-    if not int(objects.item()):
+    has_objection = torch.tensor([int(bool(answer))], device=_device(group))
+    _wait(lambda: dist.all_reduce(has_objection, dist.ReduceOp.MAX, group, async_op=True), timeout)
+    if not int(has_objection.item()):
         return
-    words: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(words, word, group=group)
-    first = next(rank for rank, word in enumerate(words) if word)
+    answers: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(answers, answer, group=group)
+    first = next(rank for rank, answer in enumerate(answers) if answer)
     raise HeadwayError(
-        f"rank {first} disagrees with the plan of rank 0: {words[first]}",
+        f"rank {first} disagrees with the plan of rank 0: {answers[first]}",
         code="plans-disagree",
         rank=first,
     )

@@ -35,47 +35,47 @@ class PlanCache:
         self, tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
     ) -> ShardingPlan:
         """The plan for these tables, read if it is there, else made and kept. For rank 0."""
-        asked = {
+        request = {
             "planner": "headway",
             "tables": [asdict(table) for table in tables],
             "world_size": world_size,
             "memory": memory if memory is None or isinstance(memory, int) else list(memory),
             "versions": {"headway": __version__},
         }
-        kept = self.read(asked)
-        if kept is not None:
+        document = self.read(request)
+        if document is not None:
             with contextlib.suppress(UsageError):
-                found = ShardingPlan.read(kept)
-                if found.tables == tuple(tables) and found.world_size == world_size:
-                    return found
-        made = planner.plan(tables, world_size, memory=memory)
-        self.write(asked, made.document())
-        return made
+                cached = ShardingPlan.read(document)
+                if cached.tables == tuple(tables) and cached.world_size == world_size:
+                    return cached
+        new_plan = planner.plan(tables, world_size, memory=memory)
+        self.write(request, new_plan.document())
+        return new_plan
 
-    def read(self, asked: Mapping[str, Any]) -> Any:
+    def read(self, request: Mapping[str, Any]) -> Any:
         """What was kept for these facts, or None."""
         try:
-            kept = json.loads(_content(self._path(asked)))
-            whole = kept["schema"] == SCHEMA and kept["asked"] == digest(asked)
-            return kept["plan"] if whole and kept["hash"] == digest(kept["plan"]) else None
+            entry = json.loads(_content(self._path(request)))
+            is_valid = entry["schema"] == SCHEMA and entry["asked"] == digest(request)
+            return entry["plan"] if is_valid and entry["hash"] == digest(entry["plan"]) else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def write(self, asked: Mapping[str, Any], plan: Any) -> None:
+    def write(self, request: Mapping[str, Any], plan: Any) -> None:
         """Keep a plan, at once; a folder that cannot be written keeps nothing."""
-        path = self._path(asked)
-        kept = {"schema": SCHEMA, "asked": digest(asked), "hash": digest(plan), "plan": plan}
+        path = self._path(request)
+        entry = {"schema": SCHEMA, "asked": digest(request), "hash": digest(plan), "plan": plan}
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(canonical_json(kept))
+            draft.write_bytes(canonical_json(entry))
             os.replace(draft, path)
         except OSError:
             with contextlib.suppress(OSError):
                 draft.unlink()
 
-    def _path(self, asked: Mapping[str, Any]) -> Path:
-        return self.folder / f"{digest(asked)[:32]}.json"
+    def _path(self, request: Mapping[str, Any]) -> Path:
+        return self.folder / f"{digest(request)[:32]}.json"
 
 
 def _content(path: Path) -> bytes:

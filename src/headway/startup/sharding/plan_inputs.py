@@ -18,7 +18,7 @@ from headway.compile.precompile.guards import code_text
 MAX_DEPTH = 12  # nested settings that are looked at
 
 
-def describe_inputs(value: Any, above: tuple[int, ...] = ()) -> Any:
+def describe_inputs(value: Any, enclosing: tuple[int, ...] = ()) -> Any:
     """A thing by its type and all that it holds; a tensor by its shape."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -30,54 +30,63 @@ def describe_inputs(value: Any, above: tuple[int, ...] = ()) -> Any:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.ModuleType):
         return value.__name__
-    if id(value) in above or len(above) > MAX_DEPTH:
+    if id(value) in enclosing or len(enclosing) > MAX_DEPTH:
         return type(value).__qualname__
-    above = (*above, id(value))
+    enclosing = (*enclosing, id(value))
     if isinstance(value, torch.Tensor):
         return [describe_inputs(type(value)), list(value.shape), str(value.dtype)]
     if isinstance(value, dict):
         return sorted(
-            [[describe_inputs(k, above), describe_inputs(v, above)] for k, v in value.items()],
+            [
+                [describe_inputs(k, enclosing), describe_inputs(v, enclosing)]
+                for k, v in value.items()
+            ],
             key=str,
         )
     if isinstance(value, (set, frozenset)):
-        return sorted((describe_inputs(one, above) for one in value), key=str)
+        return sorted((describe_inputs(item, enclosing) for item in value), key=str)
     if isinstance(value, (list, tuple)):
-        return [describe_inputs(one, above) for one in value]
+        return [describe_inputs(item, enclosing) for item in value]
     if isinstance(value, functools.partial):
-        return [describe_inputs(one, above) for one in (value.func, value.args, value.keywords)]
+        return [
+            describe_inputs(item, enclosing) for item in (value.func, value.args, value.keywords)
+        ]
     if isinstance(value, types.FunctionType):
-        return _function(value, above)
+        return _function(value, enclosing)
     if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
         name = [getattr(value, "__module__", None), value.__qualname__]
         code = (
-            [describe_inputs(value.__func__, above)] if isinstance(value, types.MethodType) else []
+            [describe_inputs(value.__func__, enclosing)]
+            if isinstance(value, types.MethodType)
+            else []
         )
-        return [name, *code, describe_inputs(value.__self__, above)]
-    return [describe_inputs(type(value)), _attributes(value, above)]
+        return [name, *code, describe_inputs(value.__self__, enclosing)]
+    return [describe_inputs(type(value)), _attributes(value, enclosing)]
 
 
-def _function(function: types.FunctionType, above: tuple[int, ...]) -> Any:
-    reached = list(_called_functions(function))
-    text = "\n".join(code_text(one.__code__) for one in reached)
+def _function(function: types.FunctionType, enclosing: tuple[int, ...]) -> Any:
+    functions = list(_called_functions(function))
+    text = "\n".join(code_text(called.__code__) for called in functions)
     code = hashlib.sha256(text.encode()).hexdigest()[:16]
     cells = [_cell_content(cell) for cell in function.__closure__ or ()]
-    settings = {name: value for one in reached for name, value in _globals(one) if _is_plain(value)}
+    settings = {
+        name: value for called in functions for name, value in _globals(called) if _is_plain(value)
+    }
     values = (function.__defaults__, function.__kwdefaults__, cells, settings)
     name = [function.__module__, function.__qualname__]
-    return [*name, code, *(describe_inputs(one, above) for one in values)]
+    return [*name, code, *(describe_inputs(value, enclosing) for value in values)]
 
 
 def _called_functions(function: types.FunctionType) -> Iterator[types.FunctionType]:
     """It, and the functions of its module that it may call."""
-    todo, seen = [function], {function}
+    todo, visited = [function], {function}
     while todo:
-        one = todo.pop()
-        yield one
-        for _, other in sorted(_globals(one), key=lambda pair: pair[0]):
-            same = isinstance(other, types.FunctionType) and other.__module__ == one.__module__
-            if same and other not in seen:
-                seen.add(other)
+        current = todo.pop()
+        yield current
+        for _, other in sorted(_globals(current), key=lambda pair: pair[0]):
+            same = isinstance(other, types.FunctionType) and other.__module__ == current.__module__
+            if same and other not in visited:
+                visited.add(other)
                 todo.append(other)
 
 
@@ -112,16 +121,16 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
             yield from _global_names(part)
 
 
-def _attributes(value: Any, above: tuple[int, ...]) -> Any:
+def _attributes(value: Any, enclosing: tuple[int, ...]) -> Any:
     """The attributes of an object; of one of C that has none, its content."""
-    held = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if hasattr(value, name):
-                held[name] = getattr(value, name)
-    if held or hasattr(value, "__dict__"):
-        return describe_inputs(held, above)
+                attributes[name] = getattr(value, name)
+    if attributes or hasattr(value, "__dict__"):
+        return describe_inputs(attributes, enclosing)
     try:
         return hashlib.sha256(pickle.dumps(value, 4)).hexdigest()[:16]
     except Exception:  # a lock, a handle: there is nothing to know of it

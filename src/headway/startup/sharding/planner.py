@@ -56,22 +56,22 @@ def plan(
         )
     limits = _limits(tables, world_size, memory)
     cuts = _first_cuts(tables, limits)
-    best = tried = _place_pieces(tables, cuts, limits)
+    best = candidate = _place_pieces(tables, cuts, limits)
     fruitless = 0
     while fruitless < MAX_FRUITLESS_CUTS:
-        hot = tried.heaviest(tables, cuts)
-        if hot is None:
+        table_index = candidate.heaviest(tables, cuts)
+        if table_index is None:
             break
-        cuts[hot] += 1
+        cuts[table_index] += 1
         try:
-            tried = _place_pieces(tables, cuts, limits)
+            candidate = _place_pieces(tables, cuts, limits)
         except UsageError:  # finer parts may lie worse
             break
         fruitless += 1
-        if tried.fullest() < best.fullest() * (1 - MIN_GAIN):
-            best, fruitless = tried, 0
+        if candidate.fullest() < best.fullest() * (1 - MIN_GAIN):
+            best, fruitless = candidate, 0
     best.refine()
-    best.in_order(tables)
+    best.align_with_ranks(tables)
     return best.plan(tables)
 
 
@@ -93,10 +93,10 @@ class _Placement:
         self.pieces: list[list[_Piece]] = [[] for _ in range(ranks)]
         self.memory = [0] * ranks
         self.load = [0.0] * ranks
-        whole = [(table, (table.rows, table.dim)) for table in tables]
+        full_sizes = [(table, (table.rows, table.dim)) for table in tables]
         # Of the uncut tables: a cut that adds to the whole must not look better for it.
-        self._memory = sum(table.memory(sizes) for table, sizes in whole) / ranks or 1.0
-        self._load = sum(table.load(sizes) for table, sizes in whole) / ranks or 1.0
+        self._memory = sum(table.memory(sizes) for table, sizes in full_sizes) / ranks or 1.0
+        self._load = sum(table.load(sizes) for table, sizes in full_sizes) / ranks or 1.0
 
     def weight(self, piece: _Piece) -> float:
         return max(piece.memory / self._memory, piece.load / self._load)
@@ -107,22 +107,22 @@ class _Placement:
             for memory, load in zip(self.memory, self.load, strict=True)
         )
 
-    def _heat(self, memory: float, load: float) -> float:
+    def _cost_of(self, memory: float, load: float) -> float:
         """A smooth stand-in for the maximum: the fuller a rank is, the more a byte counts."""
         memory, load = (memory / self._memory) ** 2, (load / self._load) ** 2
         return memory * memory + load * load
 
-    def heat(self, rank: int) -> float:
-        return self._heat(self.memory[rank], self.load[rank])
+    def cost(self, rank: int) -> float:
+        return self._cost_of(self.memory[rank], self.load[rank])
 
-    def put(self, piece: _Piece) -> bool:
+    def place(self, piece: _Piece) -> bool:
         """Place it where it adds least; False if it fits nowhere."""
         best = None
-        for rank, held in enumerate(self.pieces):
-            if self.memory[rank] + piece.memory > self.limits[rank] or _has(held, piece.table):
+        for rank, pieces in enumerate(self.pieces):
+            if self.memory[rank] + piece.memory > self.limits[rank] or _has(pieces, piece.table):
                 continue
-            added = self._heat(self.memory[rank] + piece.memory, self.load[rank] + piece.load)
-            added -= self.heat(rank)
+            added = self._cost_of(self.memory[rank] + piece.memory, self.load[rank] + piece.load)
+            added -= self.cost(rank)
             if best is None or added < best[0]:
                 best = (added, rank)
         if best is None:
@@ -135,7 +135,7 @@ class _Placement:
         self.memory[rank] += piece.memory
         self.load[rank] += piece.load
 
-    def _drop(self, rank: int, piece: _Piece) -> None:
+    def _remove(self, rank: int, piece: _Piece) -> None:
         self.pieces[rank].remove(piece)
         self.memory[rank] -= piece.memory
         self.load[rank] -= piece.load
@@ -143,8 +143,8 @@ class _Placement:
     def heaviest(self, tables: Sequence[Table], cuts: Sequence[int]) -> int | None:
         """The table to be cut next, on the hottest rank; None if it has none that can be."""
         ranks = len(self.limits)
-        rank = max(range(ranks), key=lambda rank: (self.heat(rank), -rank))
-        able = [
+        rank = max(range(ranks), key=lambda rank: (self.cost(rank), -rank))
+        divisible = [
             piece
             for piece in self.pieces[rank]
             if tables[piece.table].split == "auto"
@@ -152,67 +152,73 @@ class _Placement:
             and _along(tables[piece.table], cuts[piece.table] + 1) is not None
         ]
         return (
-            max(able, key=lambda piece: (self.weight(piece), -piece.table)).table if able else None
+            max(divisible, key=lambda piece: (self.weight(piece), -piece.table)).table
+            if divisible
+            else None
         )
 
     def refine(self) -> None:
         """Move pieces, or swap two, as long as it makes the hottest ranks cooler."""
-        left = TRIALS
-        while left > 0:
-            for rank in sorted(range(len(self.limits)), key=self.heat, reverse=True):
-                gain, change, looked = self._better(rank, left)
-                left -= looked
+        remaining = TRIALS
+        while remaining > 0:
+            for rank in sorted(range(len(self.limits)), key=self.cost, reverse=True):
+                gain, change, checked = self._best_move(rank, remaining)
+                remaining -= checked
                 if change is not None and gain < -1e-9:
-                    piece, other, back = change
-                    self._drop(rank, piece)
-                    if back is not None:
-                        self._drop(other, back)
-                        self._add(rank, back)
+                    piece, other, returned = change
+                    self._remove(rank, piece)
+                    if returned is not None:
+                        self._remove(other, returned)
+                        self._add(rank, returned)
                     self._add(other, piece)
                     break
-                if left <= 0:
+                if remaining <= 0:
                     return
             else:
                 return
 
-    def _better(
-        self, rank: int, most: int
+    def _best_move(
+        self, rank: int, limit: int
     ) -> tuple[float, tuple[_Piece, int, _Piece | None] | None, int]:
         """The best change of a rank's pieces, what it gains, and how many were looked at."""
         best: tuple[_Piece, int, _Piece | None] | None = None
-        gain, looked = 0.0, 0
-        before = self.heat(rank)
-        others = sorted((r for r in range(len(self.limits)) if r != rank), key=self.heat)
+        gain, checked = 0.0, 0
+        own_cost = self.cost(rank)
+        others = sorted((r for r in range(len(self.limits)) if r != rank), key=self.cost)
         for piece in self.pieces[rank]:
             for other in others:
-                held = self.pieces[other]
-                if _has(held, piece.table):
+                pieces = self.pieces[other]
+                if _has(pieces, piece.table):
                     continue
-                was = before + self.heat(other)
-                for back in (None, *held):
-                    if looked >= most:
-                        return gain, best, looked
-                    looked += 1
-                    memory = piece.memory - (back.memory if back else 0)
+                cost_before = own_cost + self.cost(other)
+                for returned in (None, *pieces):
+                    if checked >= limit:
+                        return gain, best, checked
+                    checked += 1
+                    memory = piece.memory - (returned.memory if returned else 0)
                     if self.memory[other] + memory > self.limits[other]:
                         continue
                     if self.memory[rank] - memory > self.limits[rank]:
                         continue
-                    load = piece.load - (back.load if back else 0.0)
-                    after = self._heat(self.memory[rank] - memory, self.load[rank] - load)
-                    after += self._heat(self.memory[other] + memory, self.load[other] + load)
-                    if after - was < gain and not (back and _has(self.pieces[rank], back.table)):
-                        gain, best = after - was, (piece, other, back)
-        return gain, best, looked
+                    load = piece.load - (returned.load if returned else 0.0)
+                    cost_after = self._cost_of(self.memory[rank] - memory, self.load[rank] - load)
+                    cost_after += self._cost_of(
+                        self.memory[other] + memory, self.load[other] + load
+                    )
+                    if cost_after - cost_before < gain and not (
+                        returned and _has(self.pieces[rank], returned.table)
+                    ):
+                        gain, best = cost_after - cost_before, (piece, other, returned)
+        return gain, best, checked
 
-    def in_order(self, tables: Sequence[Table]) -> None:
+    def align_with_ranks(self, tables: Sequence[Table]) -> None:
         """Let a table that is on all ranks lie on them in their order, as DTensor has it."""
-        for held in self._by_table(tables):
-            if len(held) != len(self.limits):
+        for pieces in self._by_table(tables):
+            if len(pieces) != len(self.limits):
                 continue
-            moved = [(piece, old, new) for new, (piece, old) in enumerate(held) if old != new]
+            moved = [(piece, old, new) for new, (piece, old) in enumerate(pieces) if old != new]
             for piece, old, _ in moved:
-                self._drop(old, piece)
+                self._remove(old, piece)
             fits = all(self.memory[new] + p.memory <= self.limits[new] for p, _, new in moved)
             for piece, old, new in moved:
                 self._add(new if fits else old, piece)
@@ -221,19 +227,19 @@ class _Placement:
         """Where everything lies now."""
         shards = [
             Shard(table.name, piece.offsets, piece.sizes, rank)
-            for table, held in zip(tables, self._by_table(tables), strict=True)
-            for piece, rank in held
+            for table, pieces in zip(tables, self._by_table(tables), strict=True)
+            for piece, rank in pieces
         ]
         return ShardingPlan(tuple(tables), tuple(shards), len(self.limits))
 
     def _by_table(self, tables: Sequence[Table]) -> list[list[tuple[_Piece, int]]]:
-        found: list[list[tuple[_Piece, int]]] = [[] for _ in tables]
+        pieces_by_table: list[list[tuple[_Piece, int]]] = [[] for _ in tables]
         for rank, pieces in enumerate(self.pieces):
             for piece in pieces:
-                found[piece.table].append((piece, rank))
-        for held in found:
-            held.sort(key=lambda one: one[0].offsets)
-        return found
+                pieces_by_table[piece.table].append((piece, rank))
+        for table_pieces in pieces_by_table:
+            table_pieces.sort(key=lambda item: item[0].offsets)
+        return pieces_by_table
 
 
 def _first_cuts(tables: Sequence[Table], limits: list[float]) -> list[int]:
@@ -258,13 +264,13 @@ def _place_pieces(tables: Sequence[Table], cuts: list[int], limits: list[float])
         placement = _Placement(tables, limits)
         pieces = [p for index, cut in enumerate(cuts) for p in _pieces(index, tables[index], cut)]
         pieces.sort(key=lambda piece: (-placement.weight(piece), piece.table, piece.offsets))
-        stuck = next((piece for piece in pieces if not placement.put(piece)), None)
-        if stuck is None:
+        unplaced = next((piece for piece in pieces if not placement.place(piece)), None)
+        if unplaced is None:
             return placement
-        table, cut = tables[stuck.table], cuts[stuck.table]
+        table, cut = tables[unplaced.table], cuts[unplaced.table]
         if table.split != "auto" or cut >= ranks or _along(table, cut + 1) is None:
-            raise UsageError(_too_large(table, stuck, placement), code="table-too-large")
-        cuts[stuck.table] = cut + 1
+            raise UsageError(_too_large(table, unplaced, placement), code="table-too-large")
+        cuts[unplaced.table] = cut + 1
 
 
 def _pieces(index: int, table: Table, cut: int) -> Iterator[_Piece]:
@@ -274,12 +280,12 @@ def _pieces(index: int, table: Table, cut: int) -> Iterator[_Piece]:
             f"table {table.name!r} of {table.rows} x {table.dim} cannot be cut",
             code="table-not-divisible",
         )
-    whole = (table.rows, table.dim)
-    step = -(-whole[along] // cut)
+    full_sizes = (table.rows, table.dim)
+    step = -(-full_sizes[along] // cut)
     if along == 1 and cut > 1:
         step = -(-step // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
-    for start in range(0, whole[along], step):
-        size = min(step, whole[along] - start)
+    for start in range(0, full_sizes[along], step):
+        size = min(step, full_sizes[along] - start)
         sizes = (size, table.dim) if along == 0 else (table.rows, size)
         offsets = (start, 0) if along == 0 else (0, start)
         yield _Piece(index, offsets, sizes, table.memory(sizes), table.load(sizes))
@@ -330,8 +336,8 @@ def _too_large(table: Table, piece: _Piece, placement: _Placement) -> str:
     )
 
 
-def _has(held: Sequence[_Piece], table: int) -> bool:
-    return any(piece.table == table for piece in held)
+def _has(pieces: Sequence[_Piece], table: int) -> bool:
+    return any(piece.table == table for piece in pieces)
 
 
 def _over_mean(values: Sequence[float]) -> float:

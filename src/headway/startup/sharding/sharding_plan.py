@@ -141,10 +141,10 @@ class ShardingPlan:
 
     @cached_property
     def _by_table(self) -> dict[str, tuple[Shard, ...]]:
-        found: dict[str, list[Shard]] = {table.name: [] for table in self.tables}
+        shards_by_table: dict[str, list[Shard]] = {table.name: [] for table in self.tables}
         for shard in self.shards:
-            found[shard.table].append(shard)
-        return {name: tuple(shards) for name, shards in found.items()}
+            shards_by_table[shard.table].append(shard)
+        return {name: tuple(shards) for name, shards in shards_by_table.items()}
 
     def of(self, table: str) -> tuple[Shard, ...]:
         """The shards of a table."""
@@ -186,12 +186,12 @@ class ShardingPlan:
                     code="plan-other-schema",
                 )
             as_expected = [table.values() for table in expected] == document["tables"]
-            read = expected if as_expected else [Table(*values) for values in document["tables"]]
-            tables = tuple(read)
+            source = expected if as_expected else [Table(*values) for values in document["tables"]]
+            tables = tuple(source)
             shards = tuple(
-                Shard(table.name, (at[1], at[2]), (at[3], at[4]), at[0])
+                Shard(table.name, (row[1], row[2]), (row[3], row[4]), row[0])
                 for table, parts in zip(tables, document["shards"], strict=True)
-                for at in parts
+                for row in parts
             )
             return cls(tables, shards, document["world_size"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -210,13 +210,13 @@ def digest(document: Any) -> str:
 
 def check_distinct(tables: Sequence[Table]) -> None:
     """UsageError if two tables have the same name."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for table in tables:
-        if table.name in seen:
+        if table.name in names:
             raise UsageError(
                 f"two tables are named {table.name!r}", code="table-twice", table=table.name
             )
-        seen.add(table.name)
+        names.add(table.name)
 
 
 def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
@@ -226,27 +226,27 @@ def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
     ours, theirs = ({table.name: table for table in tables} for tables in (here, there))
     if list(ours) != list(theirs):
         missing = [name for name in theirs if name not in ours]
-        more = [name for name in ours if name not in theirs]
+        extra = [name for name in ours if name not in theirs]
         if missing:
             return f"table {missing[0]!r} is not here"
-        return f"table {more[0]!r} is here only" if more else "the order of the tables"
+        return f"table {extra[0]!r} is here only" if extra else "the order of the tables"
     for name, table in ours.items():
         for field in FIELDS:
-            mine, other = getattr(table, field), getattr(theirs[name], field)
-            if mine != other:
-                return f"table {name!r} has {field} {mine} here and {other} in the plan"
+            own, other = getattr(table, field), getattr(theirs[name], field)
+            if own != other:
+                return f"table {name!r} has {field} {own} here and {other} in the plan"
     return ""
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """Nothing made here is garbage, and a collection walks all of torch: half of the time."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
@@ -262,20 +262,20 @@ def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
             f"table {table.name!r} is cut along two dimensions, or not wholly covered",
             code="shards-in-two-dimensions",
         )
-    at = 0
+    position = 0
     for start, size in sorted((shard.offsets[along], shard.sizes[along]) for shard in shards):
-        if start != at or size < 0:
+        if start != position or size < 0:
             raise UsageError(
-                f"the shards of table {table.name!r} overlap, or leave a gap at {at}",
+                f"the shards of table {table.name!r} overlap, or leave a gap at {position}",
                 code="shards-not-contiguous",
-                at=at,
+                at=position,
             )
-        at += size
-    if at != whole[along]:
+        position += size
+    if position != whole[along]:
         raise UsageError(
-            f"the shards of table {table.name!r} end at {at} of {whole[along]}",
+            f"the shards of table {table.name!r} end at {position} of {whole[along]}",
             code="shards-incomplete",
-            at=at,
+            at=position,
         )
 
 

@@ -41,8 +41,8 @@ def metadata(
 ) -> ShardedTensorMetadata:
     """The global metadata of a table."""
     plan.of(table)  # says so if there is none
-    named = next(one for one in plan.tables if one.name == table)
-    return _metadata(plan, named, _rank_devices(plan, group, device), requires_grad)
+    found_table = next(candidate for candidate in plan.tables if candidate.name == table)
+    return _metadata(plan, found_table, _rank_devices(plan, group, device), requires_grad)
 
 
 def sharded_tensors(
@@ -59,22 +59,30 @@ def sharded_tensors(
         raise UsageError(
             f"rank {dist.get_rank()} is not in the group of the plan", code="rank-not-in-group"
         )
-    places = _rank_devices(plan, group, device)
+    devices = _rank_devices(plan, group, device)
     _check_tables(plan, local)
-    made = {}
+    tensors_by_table = {}
+    create = ShardedTensor._init_from_local_shards_and_global_metadata
     specs: dict[Any, Any] = {}
     with gc_paused():
         for table in plan.tables:
-            described = _metadata(plan, table, places, requires_grad)
+            table_metadata = _metadata(plan, table, devices, requires_grad)
             tensors = _check_tensors(plan, table, rank, local.get(table.name, ()))
-            mine = [one for one in described.shards_metadata if one.placement is places[rank]]
-            made[table.name] = ShardedTensor._init_from_local_shards_and_global_metadata(
-                [LocalShard(tensor, one) for tensor, one in zip(tensors, mine, strict=True)],
-                described,
+            mine = [
+                shard
+                for shard in table_metadata.shards_metadata
+                if shard.placement is devices[rank]
+            ]
+            shards = [
+                LocalShard(tensor, shard) for tensor, shard in zip(tensors, mine, strict=True)
+            ]
+            tensors_by_table[table.name] = create(
+                shards,
+                table_metadata,
                 process_group=group,
-                sharding_spec=_spec(plan, table, described, specs),
+                sharding_spec=_spec(plan, table, table_metadata, specs),
             )
-    return made
+    return tensors_by_table
 
 
 def dtensors(plan: ShardingPlan, local: Local, mesh: Any) -> dict[str, DTensor]:
@@ -89,48 +97,50 @@ def dtensors(plan: ShardingPlan, local: Local, mesh: Any) -> dict[str, DTensor]:
         )
     rank = mesh.get_local_rank()
     _check_tables(plan, local)
-    made = {}
+    tensors_by_table = {}
     for table in plan.tables:
         along = _even_dimension(plan, table)
         tensors = _check_tensors(plan, table, rank, local.get(table.name, ()))
-        none = (0, table.dim) if along == 0 else (table.rows, 0)
-        mine = (
-            tensors[0] if tensors else torch.empty(none, dtype=_dtype(table)).to(mesh.device_type)
+        empty_sizes = (0, table.dim) if along == 0 else (table.rows, 0)
+        local_tensor = (
+            tensors[0]
+            if tensors
+            else torch.empty(empty_sizes, dtype=_dtype(table)).to(mesh.device_type)
         )
-        made[table.name] = DTensor.from_local(
-            mine,
+        tensors_by_table[table.name] = DTensor.from_local(
+            local_tensor,
             mesh,
             [Along(along)],
             run_check=False,
             shape=torch.Size((table.rows, table.dim)),
             stride=(table.dim, 1),
         )
-    return made
+    return tensors_by_table
 
 
 def _metadata(
-    plan: ShardingPlan, table: Table, places: Sequence[_remote_device], requires_grad: bool
+    plan: ShardingPlan, table: Table, devices: Sequence[_remote_device], requires_grad: bool
 ) -> ShardedTensorMetadata:
     # In the order of the ranks, as if it had been gathered.
     shards = sorted(plan.of(table.name), key=lambda shard: shard.rank)
     return ShardedTensorMetadata(
-        [ShardMetadata(list(s.offsets), list(s.sizes), places[s.rank]) for s in shards],
+        [ShardMetadata(list(s.offsets), list(s.sizes), devices[s.rank]) for s in shards],
         torch.Size((table.rows, table.dim)),
         TensorProperties(dtype=_dtype(table), requires_grad=requires_grad),
     )
 
 
 def _spec(
-    plan: ShardingPlan, table: Table, described: ShardedTensorMetadata, known: dict[Any, Any]
+    plan: ShardingPlan, table: Table, table_metadata: ShardedTensorMetadata, specs: dict[Any, Any]
 ) -> Any:
     """The spec that torch infers; inferred once for all tables that are cut alike."""
     layout = tuple(shard[1:] for shard in plan.of(table.name))
-    if layout not in known:
+    if layout not in specs:
         infer: Any = _infer_sharding_spec_from_shards_metadata
-        known[layout] = infer(described.shards_metadata)
-    if isinstance(known[layout], ChunkShardingSpec):
-        return known[layout]
-    return EnumerableShardingSpec(described.shards_metadata)
+        specs[layout] = infer(table_metadata.shards_metadata)
+    if isinstance(specs[layout], ChunkShardingSpec):
+        return specs[layout]
+    return EnumerableShardingSpec(table_metadata.shards_metadata)
 
 
 def _rank_devices(plan: ShardingPlan, group: Any, device: Device) -> list[_remote_device]:
@@ -188,9 +198,9 @@ def _even_dimension(plan: ShardingPlan, table: Table) -> int:
 
 
 def _dtype(table: Table) -> torch.dtype:
-    found = getattr(torch, table.dtype)
-    assert isinstance(found, torch.dtype)
-    return found
+    dtype = getattr(torch, table.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -28,32 +28,32 @@ from tests.unit.compile.autotune.journals import H200, kernel
 
 def test_the_fewest_configs_within_the_loss() -> None:
     found = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.02)
-    assert found.kept == (1,)
+    assert found.kept_configs == (1,)
     assert [(key.best, key.use) for key in found.keys] == [(0, (1,)), (2, (1,))]
     assert found.loss == pytest.approx(0.0101, abs=1e-4)
 
 
 def test_a_loss_of_nothing_keeps_every_winner() -> None:
     found = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.0)
-    assert found.kept == (0, 2)
+    assert found.kept_configs == (0, 2)
     assert (found.loss, [key.use for key in found.keys]) == (0.0, [(0,), (2,)])
 
 
 def test_of_those_kept_each_key_takes_its_fastest() -> None:
     found = advise(kernel({(1,): [1.0, 5.0], (2,): [5.0, 1.0], (3,): [1.0, 1.01]}), 0.02)
-    assert found.kept == (0, 1)
+    assert found.kept_configs == (0, 1)
     assert [key.use for key in found.keys] == [(0,), (1,), (0,)]
 
 
 def test_one_key_only() -> None:
     found = advise(kernel({(1,): [None, 1.01, 1.0]}), 0.02)
-    assert (found.kept, found.keys[0].use, found.loss) == ((2,), (2,), 0.0)
+    assert (found.kept_configs, found.keys[0].use, found.loss) == ((2,), (2,), 0.0)
 
 
 def test_a_key_of_which_everything_failed_is_tuned_in_full_again() -> None:
     found = advise(kernel({(1,): [None, None], (2,): [1.0, 2.0]}), 0.02)
-    assert (found.hopeless, [key.key.values for key in found.keys]) == (1, [[2]])
-    assert advise(kernel({(1,): [None, None]}), 0.02).kept == ()
+    assert (found.untunable, [key.key.values for key in found.keys]) == (1, [[2]])
+    assert advise(kernel({(1,): [None, None]}), 0.02).kept_configs == ()
 
 
 def test_how_far_behind_each_config_was() -> None:

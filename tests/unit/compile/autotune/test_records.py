@@ -111,7 +111,7 @@ def test_what_was_pruned_or_over_the_limits_counts_only_its_time() -> None:
     tell(rank, [2], [], of=3, seconds=0.0)
     rank.event("autotune", 4, kernel="k1", kind="triton", more=100, seconds=12.5)
     (found,) = collect([rank.journal()])
-    assert (found.keys, found.pruned, found.more, found.seconds) == ({}, 2, 100, 13.0)
+    assert (found.keys, found.pruned, found.unrecorded, found.seconds) == ({}, 2, 100, 13.0)
 
 
 def test_choices_that_cannot_be_told_apart_count_as_the_best_of_them() -> None:
