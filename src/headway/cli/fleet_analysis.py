@@ -219,7 +219,7 @@ def _read_rules(path: str | None) -> Rules:
 
 def _print_rules(rules: Rules) -> int:
     for rule in rules.rules:
-        print(rule.words())
+        print(rule.describe())
     return 0
 
 
@@ -241,7 +241,7 @@ def _evaluate(store: Store, rules: Rules, args: argparse.Namespace) -> int:
         return 0
     unsent, notes = watcher.once()
     if unsent:
-        names = ", ".join(dict.fromkeys(notification.to for notification in unsent))
+        names = ", ".join(dict.fromkeys(notification.receiver for notification in unsent))
         print(
             with_code(
                 f"headway: {len(unsent)} notifications were not taken by {names}; "
@@ -301,9 +301,9 @@ def _acknowledge(store: Store, name: str, by: str | None) -> int:
         )
     if alert.state == ACKNOWLEDGED:
         raise UsageError(
-            f"the alert {name} was acknowledged by {alert.by}",
+            f"the alert {name} was acknowledged by {alert.acknowledged_by}",
             code="alert-acknowledged",
-            by=alert.by,
+            by=alert.acknowledged_by,
         )
     who = by or getpass.getuser()
     states.acknowledge(name, who)

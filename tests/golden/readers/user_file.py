@@ -14,6 +14,18 @@ from headway.publish.recipe import read_recipe
 from headway.schedule import quotas
 from tests.golden.cases import asked
 
+# Names that fields of `Rule` had when the expected values were recorded.
+FORMER_RULE_FIELDS = {
+    "for_s": "hold",
+    "keep_firing_for": "clear",
+    "window": "over",
+    "receivers": "to",
+    "repeat_interval": "renotify",
+    "min_jobs": "least_jobs",
+    "min_change": "points",
+    "fdr": "level",
+}
+
 
 def read(name: str, files: Path) -> Any:
     readers = {
@@ -39,8 +51,11 @@ def _chaos_plan(files: Path) -> Any:
 def _alert_rules(files: Path) -> Any:
     rules = read_rules((files / "rules.toml").read_text(), "rules.toml")
     return {
-        "rules": [asdict(one) for one in rules.rules],
-        "channels": {name: asdict(one) for name, one in rules.channels.items()},
+        "rules": [
+            {FORMER_RULE_FIELDS.get(field, field): value for field, value in asdict(rule).items()}
+            for rule in rules.rules
+        ],
+        "channels": {name: asdict(channel) for name, channel in rules.channels.items()},
     }
 
 

@@ -43,19 +43,21 @@ def resolve_secret(value: str) -> str:
     if not value.startswith(ENV_PREFIX):
         return value
     name = value.removeprefix(ENV_PREFIX)
-    found = os.environ.get(name, "").strip()  # what `$(cat FILE)` or a secret store leaves around
-    if not found:
+    secret = os.environ.get(name, "").strip()  # what `$(cat FILE)` or a secret store leaves around
+    if not secret:
         raise UsageError(
             f"the rules need the environment variable {name}, and it is not set",
             code="environment-variable-not-set",
             variable=name,
         )
-    return found
+    return secret
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """A text of a library or a server, which may repeat what it was given."""
-    words = {word for one in secrets for word in (one, *one.split()) if len(word) >= MIN_SECRET}
+    words = {
+        word for secret in secrets for word in (secret, *secret.split()) if len(word) >= MIN_SECRET
+    }
     for word in sorted(words, key=len, reverse=True):
         text = text.replace(word, "***")
     return text
@@ -132,12 +134,12 @@ class Webhook:
     def send(self, message: Message) -> str:
         """Post it; what to note, or nothing."""
         url, headers = self._secrets()
-        own = {"Content-Type": "application/json", "User-Agent": "headway"}
-        own["Idempotency-Key"] = str(message["id"])
+        defaults = {"Content-Type": "application/json", "User-Agent": "headway"}
+        defaults["Idempotency-Key"] = str(message["id"])
         hidden = (url, *urllib.parse.urlsplit(url)[2:4], *headers.values())
         try:
             request = urllib.request.Request(
-                url, json.dumps(message).encode(), {**own, **headers}, method="POST"
+                url, json.dumps(message).encode(), {**defaults, **headers}, method="POST"
             )
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout_s):
                 return ""
@@ -149,8 +151,8 @@ class Webhook:
                 status=error.code,
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            text = mask_secrets(str(why) or type(error).__name__, hidden)
+            reason = getattr(error, "reason", None) or error
+            text = mask_secrets(str(reason) or type(error).__name__, hidden)
             raise DeliveryFailed(text, code="webhook-not-reached") from None
 
 
@@ -197,7 +199,7 @@ class Email:
     def wrong(key: str, value: object) -> str | None:
         """What is wrong with a value of the rules file."""
         if key == "email" and not (
-            isinstance(value, list) and value and all(_is_address(one) for one in value)
+            isinstance(value, list) and value and all(_is_address(address) for address in value)
         ):
             return "must be a list of addresses"
         if key == "sender" and not _is_address(value):
@@ -300,8 +302,10 @@ class Command:
     @staticmethod
     def wrong(key: str, value: object) -> str | None:
         """What is wrong with a value of the rules file."""
-        words = isinstance(value, list) and value and all(isinstance(one, str) for one in value)
-        if key == "command" and not (words or is_text(value)):
+        is_word_list = (
+            isinstance(value, list) and value and all(isinstance(word, str) for word in value)
+        )
+        if key == "command" and not (is_word_list or is_text(value)):
             return "must be a list of words, or a text with shell = true"
         if key == "shell" and not isinstance(value, bool):
             return "must be true or false"
@@ -326,19 +330,19 @@ class Command:
         except (OSError, ValueError) as error:
             raise DeliveryFailed(str(error), code="command-not-started") from None
         try:
-            _, said = process.communicate(json.dumps(message).encode(), timeout=self.timeout_s)
+            _, stderr = process.communicate(json.dumps(message).encode(), timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise DeliveryFailed(
                 f"it took more than {self.timeout_s:g} s", code="command-timeout"
             ) from None
         if process.returncode:
-            why = " ".join(said.decode("utf-8", "replace").split())[-MAX_STDERR:]
+            reason = " ".join(stderr.decode("utf-8", "replace").split())[-MAX_STDERR:]
             raise DeliveryFailed(
-                f"it ended with {process.returncode}" + (f": {why}" if why else ""),
+                f"it ended with {process.returncode}" + (f": {reason}" if reason else ""),
                 code="command-failed",
                 exit_code=process.returncode,
-                output=why,
+                output=reason,
             )
         return ""
 
@@ -367,25 +371,34 @@ FIRST_RETRY_S, MAX_RETRY_S = 2.0, 600.0  # between two tries
 def due_notifications(state: State, now: float, busy: Collection[str]) -> list[Notification]:
     """The next one of each channel that is at leisure; a later one never overtakes it."""
     heads: dict[str, Notification] = {}
-    for one in state.outbox:
-        heads.setdefault(one.to, one)
-    return [one for to, one in heads.items() if to not in busy and one.due <= now]
+    for notification in state.outbox:
+        heads.setdefault(notification.receiver, notification)
+    return [
+        notification
+        for receiver, notification in heads.items()
+        if receiver not in busy and notification.due <= now
+    ]
 
 
-def mark_delivered(state: State, one: Notification) -> State:
+def mark_delivered(state: State, notification: Notification) -> State:
     """It is delivered."""
     return replace(
         state,
-        outbox=tuple(x for x in state.outbox if _notification_key(x) != _notification_key(one)),
+        outbox=tuple(
+            other
+            for other in state.outbox
+            if _notification_key(other) != _notification_key(notification)
+        ),
     )
 
 
-def mark_failed(state: State, one: Notification, why: str, now: float) -> State:
+def mark_failed(state: State, notification: Notification, error: str, now: float) -> State:
     """It is tried again, each time after twice as long."""
-    wait = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(one.tries, 20))
-    failed = replace(one, tries=one.tries + 1, due=now + wait, why=why)
+    wait = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(notification.tries, 20))
+    failed = replace(notification, tries=notification.tries + 1, due=now + wait, error=error)
     outbox = tuple(
-        failed if _notification_key(x) == _notification_key(one) else x for x in state.outbox
+        failed if _notification_key(other) == _notification_key(notification) else other
+        for other in state.outbox
     )
     return replace(state, outbox=outbox)
 
@@ -394,9 +407,16 @@ def drop_unknown_receivers(
     state: State, channels: Collection[str]
 ) -> tuple[State, list[Notification]]:
     """Without what is for channels that are no longer there, and what that was."""
-    dropped = [one for one in state.outbox if one.to not in channels]
-    return replace(state, outbox=tuple(x for x in state.outbox if x.to in channels)), dropped
+    dropped = [
+        notification for notification in state.outbox if notification.receiver not in channels
+    ]
+    return replace(
+        state,
+        outbox=tuple(
+            notification for notification in state.outbox if notification.receiver in channels
+        ),
+    ), dropped
 
 
-def _notification_key(one: Notification) -> tuple[str, str]:
-    return one.id, one.to
+def _notification_key(notification: Notification) -> tuple[str, str]:
+    return notification.id, notification.receiver

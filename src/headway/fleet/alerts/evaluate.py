@@ -36,162 +36,182 @@ class Evaluation:
     notifications: tuple[Notification, ...]
 
 
-def evaluate(rules: Rules, answers: SamplesByRule, state: State, now: float) -> Evaluation:
+def evaluate(rules: Rules, samples_by_rule: SamplesByRule, state: State, now: float) -> Evaluation:
     """Hold each rule against its answer."""
-    before = {one.id: one for one in state.alerts}
-    again = {rule.name: rule.renotify for rule in rules.rules}
+    before = {alert.id: alert for alert in state.alerts}
+    repeat_intervals = {rule.name: rule.repeat_interval for rule in rules.rules}
     alerts: list[Alert] = []
     notifications: list[Notification] = []
-    for alert in _unresolved(rules, answers, state, now):
-        event = _event(before.get(alert.id), alert, again.get(alert.rule), now)
+    for alert in _unresolved(rules, samples_by_rule, state, now):
+        event = _event(before.get(alert.id), alert, repeat_intervals.get(alert.rule), now)
         if event:
-            alert = replace(alert, told=now, count=alert.count + 1)
+            alert = replace(alert, last_notified_at=now, count=alert.count + 1)
             notifications += _notifications(rules, state, alert, event, now)
         alerts.append(alert)
     return Evaluation((*_recently_resolved(state, now), *alerts), tuple(notifications))
 
 
-def _unresolved(rules: Rules, answers: SamplesByRule, state: State, now: float) -> list[Alert]:
+def _unresolved(
+    rules: Rules, samples_by_rule: SamplesByRule, state: State, now: float
+) -> list[Alert]:
     """All alerts that were not over before."""
-    live = [one for one in state.alerts if one.state != RESOLVED]
-    taken = {one.id for one in state.alerts}
-    found: list[Alert] = []
+    unresolved = [alert for alert in state.alerts if alert.state != RESOLVED]
+    used_ids = {alert.id for alert in state.alerts}
+    alerts: list[Alert] = []
     for rule in rules.rules:
-        own = [one for one in live if one.rule == rule.name]
-        readings = answers.get(rule.name)
-        found += own if readings is None else _rule(rule, readings, own, taken, now)
+        own_alerts = [alert for alert in unresolved if alert.rule == rule.name]
+        samples = samples_by_rule.get(rule.name)
+        alerts += own_alerts if samples is None else _rule(rule, samples, own_alerts, used_ids, now)
     named = {rule.name for rule in rules.rules}
-    gone = [one for one in live if one.rule not in named and one.state != PENDING]
-    return found + [
-        replace(_resolve(one, now), text=f"{one.text}; its rule is gone") for one in gone
+    orphaned = [alert for alert in unresolved if alert.rule not in named and alert.state != PENDING]
+    return alerts + [
+        replace(_resolve(alert, now), text=f"{alert.text}; its rule is gone") for alert in orphaned
     ]
 
 
 def _recently_resolved(state: State, now: float) -> list[Alert]:
-    over = [one for one in state.alerts if one.state == RESOLVED]
-    recent = [one for one in over if now - (one.until or 0.0) < RESOLVED_AGE_S]
-    return sorted(recent, key=lambda one: one.until or 0.0)[-MAX_RESOLVED:]
+    resolved = [alert for alert in state.alerts if alert.state == RESOLVED]
+    recent = [alert for alert in resolved if now - (alert.until or 0.0) < RESOLVED_AGE_S]
+    return sorted(recent, key=lambda alert: alert.until or 0.0)[-MAX_RESOLVED:]
 
 
 def _notifications(
     rules: Rules, state: State, alert: Alert, event: str, now: float
 ) -> list[Notification]:
-    told = message(alert, event, alert.count)
+    content = message(alert, event, alert.count)
     return [
-        Notification(told["id"], to, now, told, due=now)
-        for to in alert.to
-        if to in rules.channels and not (event == "reminder" and _is_undelivered(state, alert, to))
+        Notification(content["id"], receiver, now, content, due=now)
+        for receiver in alert.receivers
+        if receiver in rules.channels
+        and not (event == "reminder" and _is_undelivered(state, alert, receiver))
     ]
 
 
 def _rule(
-    rule: Rule, readings: Sequence[Sample], own: Sequence[Alert], taken: set[str], now: float
+    rule: Rule,
+    samples: Sequence[Sample],
+    own_alerts: Sequence[Alert],
+    used_ids: set[str],
+    now: float,
 ) -> list[Alert]:
     """The alerts of one rule: those that go on, those that are new, those that are over."""
-    left = list(own)
-    found = []
-    for reading in readings:
-        alike = [one for one in left if _distance(one, reading) <= SAME_CHANGE_S]
-        known = min(alike, key=lambda one: _distance(one, reading), default=None)
-        if known is not None:
-            left.remove(known)
-        if reading.bad:
-            found.append(_fire(rule, known or _new(rule, reading, taken, now), reading, now))
-        elif known is not None:
-            found += _recover(rule, _update(rule, known, reading), now)
-    for one in left:
-        found += _recover(rule, one, now)
-    return found
+    unmatched = list(own_alerts)
+    alerts = []
+    for sample in samples:
+        matches = [alert for alert in unmatched if _distance(alert, sample) <= SAME_CHANGE_S]
+        alert = min(matches, key=lambda alert: _distance(alert, sample), default=None)
+        if alert is not None:
+            unmatched.remove(alert)
+        if sample.is_bad:
+            alerts.append(_fire(rule, alert or _new(rule, sample, used_ids, now), sample, now))
+        elif alert is not None:
+            alerts += _recover(rule, _update(rule, alert, sample), now)
+    for alert in unmatched:
+        alerts += _recover(rule, alert, now)
+    return alerts
 
 
-def _distance(alert: Alert, reading: Sample) -> float:
+def _distance(alert: Alert, sample: Sample) -> float:
     """How far a reading is from what an alert is about; infinite if it is about something else."""
-    if alert.slice != reading.slice or (alert.moment is None) != (reading.moment is None):
+    if alert.slice != sample.slice or (alert.change_at is None) != (sample.change_at is None):
         return math.inf
-    return abs((alert.moment or 0.0) - (reading.moment or 0.0))
+    return abs((alert.change_at or 0.0) - (sample.change_at or 0.0))
 
 
-def _new(rule: Rule, reading: Sample, taken: set[str], now: float) -> Alert:
-    since = now if reading.since is None else min(reading.since, now)
-    name = _id(rule.name, reading.slice, now, taken)
-    taken.add(name)
+def _new(rule: Rule, sample: Sample, used_ids: set[str], now: float) -> Alert:
+    since = now if sample.since is None else min(sample.since, now)
+    alert_id = _id(rule.name, sample.slice, now, used_ids)
+    used_ids.add(alert_id)
     return Alert(
-        id=name,
+        id=alert_id,
         rule=rule.name,
-        slice=reading.slice,
+        slice=sample.slice,
         severity=rule.severity,
-        to=rule.to,
+        receivers=rule.receivers,
         state=PENDING,
         since=since,
-        first=now,
-        text=reading.text,
-        value=reading.value,
-        moment=reading.moment,
+        first_seen_at=now,
+        text=sample.text,
+        value=sample.value,
+        change_at=sample.change_at,
     )
 
 
-def _id(rule: str, where: str, now: float, taken: Collection[str]) -> str:
+def _id(rule: str, slice_: str, now: float, used_ids: Collection[str]) -> str:
     """Of each firing its own, also where a clock was set back."""
     number = 0
     while True:
-        name = hashlib.sha256(f"{rule}\n{where}\n{now!r}\n{number}".encode()).hexdigest()[:12]
-        if name not in taken:
-            return name
+        alert_id = hashlib.sha256(f"{rule}\n{slice_}\n{now!r}\n{number}".encode()).hexdigest()[:12]
+        if alert_id not in used_ids:
+            return alert_id
         number += 1
 
 
-def _update(rule: Rule, alert: Alert, reading: Sample) -> Alert:
+def _update(rule: Rule, alert: Alert, sample: Sample) -> Alert:
     """An alert that goes on, with what is known of it now."""
     return replace(
-        alert, text=reading.text, value=reading.value, severity=rule.severity, to=rule.to
+        alert,
+        text=sample.text,
+        value=sample.value,
+        severity=rule.severity,
+        receivers=rule.receivers,
     )
 
 
-def _fire(rule: Rule, alert: Alert, reading: Sample, now: float) -> Alert:
-    alert = replace(_update(rule, alert, reading), good=None)
+def _fire(rule: Rule, alert: Alert, sample: Sample, now: float) -> Alert:
+    alert = replace(_update(rule, alert, sample), ok_since=None)
     # A burn has been bad for long enough by the store's own account.
-    hold = 0.0 if rule.kind == "burn" else rule.hold
-    fires = alert.state == PENDING and now - alert.first >= hold
-    return replace(alert, state=FIRING) if fires else alert
+    for_s = 0.0 if rule.kind == "burn" else rule.for_s
+    is_due = alert.state == PENDING and now - alert.first_seen_at >= for_s
+    return replace(alert, state=FIRING) if is_due else alert
 
 
 def _recover(rule: Rule, alert: Alert, now: float) -> list[Alert]:
     if alert.state == PENDING:
         return []
-    since = now if alert.good is None else alert.good
-    if now - since >= rule.clear:
+    since = now if alert.ok_since is None else alert.ok_since
+    if now - since >= rule.keep_firing_for:
         return [_resolve(alert, since)]
-    return [replace(alert, good=since)]
+    return [replace(alert, ok_since=since)]
 
 
 def _resolve(alert: Alert, at: float) -> Alert:
-    return replace(alert, state=RESOLVED, until=at, good=None)
+    return replace(alert, state=RESOLVED, until=at, ok_since=None)
 
 
-def _event(before: Alert | None, alert: Alert, again: float | None, now: float) -> str | None:
+def _event(
+    before: Alert | None, alert: Alert, repeat_interval: float | None, now: float
+) -> str | None:
     """What there is to tell, if anything."""
-    was = PENDING if before is None else before.state
+    old_state = PENDING if before is None else before.state
     if alert.state == RESOLVED:
         return "resolved"
-    if alert.state == FIRING and was == PENDING:
+    if alert.state == FIRING and old_state == PENDING:
         return "firing"
-    bad = alert.state == FIRING and alert.good is None
-    if bad and again is not None and now - (alert.told or 0.0) >= again:
+    is_bad = alert.state == FIRING and alert.ok_since is None
+    if (
+        is_bad
+        and repeat_interval is not None
+        and now - (alert.last_notified_at or 0.0) >= repeat_interval
+    ):
         return "reminder"
     return None
 
 
-def _is_undelivered(state: State, alert: Alert, to: str) -> bool:
+def _is_undelivered(state: State, alert: Alert, receiver: str) -> bool:
     """Whether a channel has not even taken what was to be told before."""
-    return any(one.to == to and one.message["alert"]["id"] == alert.id for one in state.outbox)
+    return any(
+        notification.receiver == receiver and notification.message["alert"]["id"] == alert.id
+        for notification in state.outbox
+    )
 
 
 def acknowledge(state: State, acks: Mapping[str, str | None]) -> State:
     """Alerts that somebody has taken on: no reminder any more, but it is told when it is over."""
     alerts = tuple(
-        replace(one, state=ACKNOWLEDGED, by=acks[one.id])
-        if one.state == FIRING and one.id in acks
-        else one
-        for one in state.alerts
+        replace(alert, state=ACKNOWLEDGED, acknowledged_by=acks[alert.id])
+        if alert.state == FIRING and alert.id in acks
+        else alert
+        for alert in state.alerts
     )
     return replace(state, alerts=alerts)

@@ -47,8 +47,8 @@ def _is_bad(hours: Mapping[float, bool], hour: float, now: float) -> bool:
     """An hour of which nothing is known is bad between two bad ones, and while it is not over."""
     if hour in hours:
         return hours[hour]
-    before = max((one for one in hours if one < hour), default=None)
-    after = min((one for one in hours if one > hour), default=None)
+    before = max((other for other in hours if other < hour), default=None)
+    after = min((other for other in hours if other > hour), default=None)
     if before is None or not hours[before]:
         return False
     if after is None:
@@ -67,127 +67,134 @@ class Measurement:
 
     def __init__(self, store: Store, now: float) -> None:
         self._store, self._now = store, now
-        self._kept: dict[object, Any] = {}
+        self._cache: dict[object, Any] = {}
 
-    def readings(self, rule: Rule) -> list[Sample]:
+    def samples(self, rule: Rule) -> list[Sample]:
         """All slices of a rule."""
         if rule.kind == "change":
             return self._change(rule)
         return self._burn(rule) if rule.kind == "burn" else self._threshold(rule)
 
-    def _once(self, key: object, make: Callable[[], Any]) -> Any:
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+    def _cached(self, key: object, make: Callable[[], Any]) -> Any:
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
-    def _rows(self, name: str, asked: Filter) -> Rows:
-        def put() -> Rows:
-            answer = run_query(
-                self._store, lambda tables: QUERIES[name].build(tables, asked), since=asked.since
+    def _rows(self, name: str, filter_: Filter) -> Rows:
+        def query() -> Rows:
+            result = run_query(
+                self._store,
+                lambda tables: QUERIES[name].build(tables, filter_),
+                since=filter_.since,
             )
-            rows: Rows = answer.rows.to_pylist()
+            rows: Rows = result.rows.to_pylist()
             return rows
 
-        found: Rows = self._once((name, asked), put)
-        return found
+        rows: Rows = self._cached((name, filter_), query)
+        return rows
 
     def _threshold(self, rule: Rule) -> list[Sample]:
-        begin = self._now - rule.over
-        if rule.figure.query in HOURLY_QUERIES:
+        begin = self._now - rule.window
+        if rule.metric_def.query in HOURLY_QUERIES:
             begin = begin // HOUR * HOUR
-        rows = self._rows(rule.figure.query, Filter(rule.by, utc_datetime(begin), None, rule.where))
+        rows = self._rows(
+            rule.metric_def.query, Filter(rule.by, utc_datetime(begin), None, rule.where)
+        )
         return [
             Sample(
                 slice=_slice_of_row(rule, row),
-                bad=rule.bad(value),
-                text=f"{rule.figure.label} of {_slice_of_row(rule, row)} is "
-                f"{rule.figure.text(value)} over the last {format_duration(rule.over)} "
+                is_bad=rule.is_violated(value),
+                text=f"{rule.metric_def.label} of {_slice_of_row(rule, row)} is "
+                f"{rule.metric_def.text(value)} over the last {format_duration(rule.window)} "
                 f"({row['jobs']:,} jobs); "
-                f"{'' if rule.bad(value) else 'not '}{rule.limit}",
+                f"{'' if rule.is_violated(value) else 'not '}{rule.limit}",
                 value=value,
             )
             for row, value in _values(rule, rows)
         ]
 
     def _burn(self, rule: Rule) -> list[Sample]:
-        begin = (self._now - rule.over - LOOKBACK_S) // HOUR * HOUR
-        asked = Filter(("hour", *rule.by), utc_datetime(begin), None, rule.where)
+        begin = (self._now - rule.window - LOOKBACK_S) // HOUR * HOUR
+        filter_ = Filter(("hour", *rule.by), utc_datetime(begin), None, rule.where)
         hours: dict[str, dict[float, bool]] = {}
-        for row, value in _values(rule, self._rows(rule.figure.query, asked)):
-            hours.setdefault(_slice_of_row(rule, row), {})[_epoch(row["hour"])] = rule.bad(value)
-        found = []
-        for where, known in hours.items():
-            spent = budget_use(known, self._now, rule.over)
-            found.append(
+        for row, value in _values(rule, self._rows(rule.metric_def.query, filter_)):
+            hours.setdefault(_slice_of_row(rule, row), {})[_epoch(row["hour"])] = rule.is_violated(
+                value
+            )
+        samples = []
+        for where, by_hour in hours.items():
+            used = budget_use(by_hour, self._now, rule.window)
+            samples.append(
                 Sample(
                     slice=where,
-                    bad=spent.seconds >= rule.hold - ROUNDING_S,
-                    text=f"{rule.figure.label} of {where} was {rule.limit} for "
-                    f"{spent.seconds / HOUR:.1f} h of the last {format_duration(rule.over)}; "
-                    f"{format_duration(rule.hold)} is the most",
-                    since=spent.since,
-                    value=spent.seconds,
+                    is_bad=used.seconds >= rule.for_s - ROUNDING_S,
+                    text=f"{rule.metric_def.label} of {where} was {rule.limit} for "
+                    f"{used.seconds / HOUR:.1f} h of the last {format_duration(rule.window)}; "
+                    f"{format_duration(rule.for_s)} is the most",
+                    since=used.since,
+                    value=used.seconds,
                 )
             )
-        return found
+        return samples
 
     def _change(self, rule: Rule) -> list[Sample]:
-        seen = self._look(rule)
-        found: list[Sample] = []
+        result = self._scan(rule)
+        samples: list[Sample] = []
         if "slices" in rule.of:
-            found += _change_samples(rule, seen, self._now)
+            samples += _change_samples(rule, result, self._now)
         if "running" in rule.of:
-            found += _running_samples(rule, seen)
+            samples += _running_samples(rule, result)
         if "hosts" in rule.of:
-            found += _host_samples(seen)
-        return found
+            samples += _host_samples(result)
+        return samples
 
-    def _look(self, rule: Rule) -> ScanResult:
+    def _scan(self, rule: Rule) -> ScanResult:
         from headway.fleet.regressions.findings import ScanOptions
         from headway.fleet.regressions.scan import scan
 
         # Whole days: rules that mean the same share one look.
         begin = (self._now - rule.history) // (24 * HOUR) * (24 * HOUR)
-        asked = Filter(rule.by, utc_datetime(begin), None, rule.where)
-        options = ScanOptions(level=rule.level, points=rule.points)
-        seen: ScanResult = self._once(
-            (asked, options), lambda: scan(self._store, asked, options, lambda done, of: None)
+        filter_ = Filter(rule.by, utc_datetime(begin), None, rule.where)
+        options = ScanOptions(level=rule.fdr, points=rule.min_change)
+        result: ScanResult = self._cached(
+            (filter_, options), lambda: scan(self._store, filter_, options, lambda done, of: None)
         )
-        return seen
+        return result
 
 
 def measure_rules(
     store: Store, rules: Sequence[Rule], now: float
 ) -> tuple[dict[str, list[Sample] | None], list[str]]:
     """The answers by rule, None where there is none; and why there is none."""
-    round_ = Measurement(store, now)
-    found: dict[str, list[Sample] | None] = {}
+    measurement = Measurement(store, now)
+    samples: dict[str, list[Sample] | None] = {}
     notes = []
     for rule in rules:
         try:
-            found[rule.name] = round_.readings(rule)
+            samples[rule.name] = measurement.samples(rule)
         except Exception as error:  # the other rules hold all the same
-            found[rule.name] = None
-            why = (
+            samples[rule.name] = None
+            reason = (
                 str(error)
                 if isinstance(error, HeadwayError)
                 else f"{type(error).__name__}: {error}"
             )
             notes.append(
                 with_code(
-                    f"the rule {rule.name!r} could not be looked at: {why}", code="rule-not-checked"
+                    f"the rule {rule.name!r} could not be looked at: {reason}",
+                    code="rule-not-checked",
                 )
             )
-    return found, notes
+    return samples, notes
 
 
 def _values(rule: Rule, rows: Rows) -> list[tuple[dict[str, Any], float]]:
     """Rows that have a value, and enough jobs."""
-    column = rule.figure.column
+    column = rule.metric_def.column
     return [
         (row, float(row[column]))
         for row in rows
-        if row["jobs"] >= rule.least_jobs and row[column] is not None and isfinite(row[column])
+        if row["jobs"] >= rule.min_jobs and row[column] is not None and isfinite(row[column])
     ]
 
 
@@ -203,46 +210,46 @@ def _slice_of_values(rule: Rule, values: Sequence[str]) -> str:
     return _slice_name([*rule.where, *zip(rule.by, values, strict=True)])
 
 
-def _change_samples(rule: Rule, seen: ScanResult, now: float) -> list[Sample]:
+def _change_samples(rule: Rule, result: ScanResult, now: float) -> list[Sample]:
     return [
         Sample(
-            slice=_slice_of_values(rule, one.slice),
-            bad=True,
-            text=f"{one.bucket} {one.points:+.1f} points, ETT {one.ett_before:.1f} -> "
-            f"{one.ett_after:.1f} in {_slice_of_values(rule, one.slice)}; "
-            f"false discovery rate {one.level:.2%}"
-            + "".join(f"; {f.field}: {f.before} -> {f.after}" for f in one.fields),
-            since=one.at,
-            value=one.points,
-            moment=one.at,
+            slice=_slice_of_values(rule, finding.slice),
+            is_bad=True,
+            text=f"{finding.bucket} {finding.points:+.1f} points, ETT {finding.ett_before:.1f} -> "
+            f"{finding.ett_after:.1f} in {_slice_of_values(rule, finding.slice)}; "
+            f"false discovery rate {finding.level:.2%}"
+            + "".join(f"; {f.field}: {f.before} -> {f.after}" for f in finding.fields),
+            since=finding.at,
+            value=finding.points,
+            change_at=finding.at,
         )
-        for one in seen.findings
-        if one.regression and one.at >= now - rule.over
+        for finding in result.findings
+        if finding.regression and finding.at >= now - rule.window
     ]
 
 
-def _running_samples(rule: Rule, seen: ScanResult) -> list[Sample]:
+def _running_samples(rule: Rule, result: ScanResult) -> list[Sample]:
     return [
         Sample(
-            slice=f"{_slice_of_values(rule, one.slice)} run={one.run_id}",
-            bad=True,
-            text=f"{one.run_id} runs and {one.words}; seen in its hour {one.hour}",
-            value=100 * one.lately,
+            slice=f"{_slice_of_values(rule, alarm.slice)} run={alarm.run_id}",
+            is_bad=True,
+            text=f"{alarm.run_id} runs and {alarm.words}; seen in its hour {alarm.hour}",
+            value=100 * alarm.lately,
         )
-        for one in seen.alarms
+        for alarm in result.alarms
     ]
 
 
-def _host_samples(seen: ScanResult) -> list[Sample]:
+def _host_samples(result: ScanResult) -> list[Sample]:
     return [
         Sample(
-            slice=f"host={one.host}",
-            bad=True,
-            text=f"{one.failures} runs failed on {one.host} in {one.hours:,.0f} hours, "
-            f"{one.expected:.1f} would be chance",
-            value=float(one.failures),
+            slice=f"host={lemon.host}",
+            is_bad=True,
+            text=f"{lemon.failures} runs failed on {lemon.host} in {lemon.hours:,.0f} hours, "
+            f"{lemon.expected:.1f} would be chance",
+            value=float(lemon.failures),
         )
-        for one in seen.lemons
+        for lemon in result.lemons
     ]
 
 

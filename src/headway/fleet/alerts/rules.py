@@ -29,27 +29,27 @@ class Rule:
     kind: str
     where: tuple[tuple[str, str], ...] = ()
     by: tuple[str, ...] = ()
-    hold: float = 0.0  # `for`: so long it must be bad before anybody is told
-    clear: float  # and so long good before it is over
-    over: float  # what the figures are of; of a change: how long ago it may be
+    for_s: float = 0.0  # violated for this long before it fires; key `for`
+    keep_firing_for: float  # not violated for this long before it resolves; key `clear_for`
+    window: float  # time that is measured; of a change: its maximum age; key `over`
     severity: str = "warning"
-    to: tuple[str, ...] = ()
-    renotify: float | None = None
+    receivers: tuple[str, ...] = ()  # key `to`
+    repeat_interval: float | None = None  # of reminders; key `renotify`
     metric: str = ""
     above: float | None = None
     below: float | None = None
-    least_jobs: int = 1
+    min_jobs: int = 1  # key `least_jobs`
     of: tuple[str, ...] = ("slices", "running")
-    points: float = 0.5
-    level: float = 0.05
+    min_change: float = 0.5  # in points; key `points`
+    fdr: float = 0.05  # key `level`
     history: float = 90 * DAY
 
     @property
-    def figure(self) -> AlertMetric:
+    def metric_def(self) -> AlertMetric:
         """Of a threshold or a burn."""
         return ALERT_METRICS[self.metric]
 
-    def bad(self, value: float) -> bool:
+    def is_violated(self, value: float) -> bool:
         """Whether a value is beyond the limit."""
         return (self.above is not None and value > self.above) or (
             self.below is not None and value < self.below
@@ -59,22 +59,22 @@ class Rule:
     def limit(self) -> str:
         """`above 5min`, in words."""
         side, value = ("above", self.above) if self.above is not None else ("below", self.below)
-        return f"{side} {self.figure.text(value or 0.0)}"
+        return f"{side} {self.metric_def.text(value or 0.0)}"
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The rule in a line."""
-        what = (
-            f"{self.figure.label} {self.limit}"
+        subject = (
+            f"{self.metric_def.label} {self.limit}"
             if self.metric
             else f"change of {join_names(self.of)}"
         )
         where = " ".join(f"{name}={value}" for name, value in self.where)
-        split = f" by {','.join(self.by)}" if self.by else ""
-        held = f" for {format_duration(self.hold)}" if self.hold else ""
-        to = join_names(self.to) if self.to else "nobody"
+        group_by = f" by {','.join(self.by)}" if self.by else ""
+        duration = f" for {format_duration(self.for_s)}" if self.for_s else ""
+        receivers = join_names(self.receivers) if self.receivers else "nobody"
         return (
-            f"{self.name}: {self.kind}, {what} of {where or 'all'}{split}{held} "
-            f"over {format_duration(self.over)}; {self.severity}, to {to}"
+            f"{self.name}: {self.kind}, {subject} of {where or 'all'}{group_by}{duration} "
+            f"over {format_duration(self.window)}; {self.severity}, to {receivers}"
         )
 
 
@@ -94,10 +94,10 @@ def join_names(names: Sequence[str]) -> str:
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """The content; one sentence if it is none."""
     try:
-        found: dict[str, Any] = tomllib.loads(text)
+        content: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is not valid TOML: {error}", code="toml-invalid") from None
-    return found
+    return content
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int:
@@ -105,23 +105,23 @@ def line_of(text: str, path: Sequence[str | int]) -> int:
     lines, begin = text.splitlines(), 1
     for number in range(1, len(lines) + 1):
         try:
-            found = tomllib.loads("\n".join(lines[:number]))
+            content = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
             continue  # in the midst of something that goes over several lines
-        if _has_path(found, path):
+        if _has_path(content, path):
             return begin
         begin = number + 1
     return begin
 
 
-def _has_path(found: Any, path: Sequence[str | int]) -> bool:
+def _has_path(node: Any, path: Sequence[str | int]) -> bool:
     for part in path:
         if isinstance(part, int):
-            if not isinstance(found, list) or len(found) <= part:
+            if not isinstance(node, list) or len(node) <= part:
                 return False
-        elif not isinstance(found, dict) or part not in found:
+        elif not isinstance(node, dict) or part not in node:
             return False
-        found = found[part]
+        node = node[part]
     return True
 
 
@@ -155,21 +155,21 @@ KeyPath = tuple["str | int", ...]
 
 def read_rules(text: str, name: str) -> Rules:
     """A rules file; UsageError with the line for whatever is wrong in it."""
-    found = parse_toml(text, name)
+    content = parse_toml(text, name)
     reader = _TableReader(text, name)
-    reader.keys(found, ("rule", "to"), ())
+    reader.keys(content, ("rule", "to"), ())
     channels = {
-        one: _channel(reader, one, table) for one, table in reader.tables(found, "to").items()
+        name: _channel(reader, name, table) for name, table in reader.tables(content, "to").items()
     }
-    given = found.get("rule", [])
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    tables = content.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise reader.wrong("rules are written as [[rule]]", ("rule",), code="rules-not-a-list")
-    if not given:
+    if not tables:
         raise UsageError(f"{name} has no [[rule]]; give it one", code="rules-empty")
     rules: list[Rule] = []
-    for number, table in enumerate(given):
+    for number, table in enumerate(tables):
         rule = _rule(reader, ("rule", number), table, channels)
-        if rule.name in {one.name for one in rules}:
+        if rule.name in {other.name for other in rules}:
             raise reader.wrong(
                 f"there are two rules of the name {rule.name!r}",
                 ("rule", number, "name"),
@@ -185,10 +185,10 @@ class _TableReader:
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
 
-    def wrong(self, why: str, path: KeyPath, *, code: str, **fields: object) -> UsageError:
+    def wrong(self, reason: str, path: KeyPath, *, code: str, **fields: object) -> UsageError:
         """The sentence, with the line of what stands at that path."""
         line = line_of(self._text, path)
-        return UsageError(f"{self._name} line {line}: {why}", code=code, line=line, **fields)
+        return UsageError(f"{self._name} line {line}: {reason}", code=code, line=line, **fields)
 
     def keys(self, table: Mapping[str, Any], known: Sequence[str], path: KeyPath) -> None:
         """Nothing but what is known."""
@@ -206,21 +206,25 @@ class _TableReader:
 
     def tables(self, table: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
         """Named tables below a key."""
-        found = table.get(key, {})
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        value = table.get(key, {})
+        if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
             raise self.wrong(
                 f"channels are written as [{key}.NAME]", (key,), code="channels-not-tables"
             )
-        return found
+        return value
 
-    def one(
-        self, table: Mapping[str, Any], path: KeyPath, what: str, fits: Callable[[Any], bool]
+    def value(
+        self,
+        table: Mapping[str, Any],
+        path: KeyPath,
+        expected: str,
+        is_valid: Callable[[Any], bool],
     ) -> Any:
         """A value that has to fit."""
         value = table[str(path[-1])]
-        if not fits(value):
+        if not is_valid(value):
             raise self.wrong(
-                f"{path[-1]!r} is {value!r}, but it must be {what}",
+                f"{path[-1]!r} is {value!r}, but it must be {expected}",
                 path,
                 code="rule-value-invalid",
                 key=path[-1],
@@ -231,7 +235,7 @@ class _TableReader:
         """A duration."""
         if path[-1] not in table:
             return otherwise
-        text = self.one(
+        text = self.value(
             table, path, "a time such as 5min, 2h or 7d", lambda v: parse_duration(v) is not None
         )
         return parse_duration(text) or 0.0
@@ -241,16 +245,18 @@ class _TableReader:
     ) -> tuple[str, ...]:
         """A list of words out of those that are known; one alone needs no list."""
         value = table.get(str(path[-1]), [])
-        found = [value] if isinstance(value, str) else value
-        if not isinstance(found, list) or not all(one in known for one in found):
-            some = f"names out of {join_names(known)}" if known else "empty: no channel is defined"
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not all(name in known for name in names):
+            allowed = (
+                f"names out of {join_names(known)}" if known else "empty: no channel is defined"
+            )
             raise self.wrong(
-                f"{path[-1]!r} is {value!r}, but it must be {some}",
+                f"{path[-1]!r} is {value!r}, but it must be {allowed}",
                 path,
                 code="rule-value-invalid",
                 key=path[-1],
             )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(names))
 
 
 def _rule(
@@ -259,13 +265,13 @@ def _rule(
     for key in ("name", "kind"):
         if key not in table:
             raise reader.wrong(f"this rule has no {key!r}", path, code="rule-key-missing", key=key)
-    reader.one(table, (*path, "name"), "a text", lambda v: isinstance(v, str) and v.strip() != "")
-    kind = reader.one(
+    reader.value(table, (*path, "name"), "a text", lambda v: isinstance(v, str) and v.strip() != "")
+    kind = reader.value(
         table, (*path, "kind"), f"one of {join_names(RULE_KINDS)}", lambda v: v in RULE_KINDS
     )
     reader.keys(table, (*COMMON_KEYS, *KIND_KEYS[kind]), path)
-    hold = reader.span(table, (*path, "for"), 0.0)
-    over = reader.span(table, (*path, "over"), DEFAULT_OVER.get(kind, hold))
+    for_s = reader.span(table, (*path, "for"), 0.0)
+    over = reader.span(table, (*path, "over"), DEFAULT_OVER.get(kind, for_s))
     if over <= 0 and kind != "burn":
         raise reader.wrong(
             "'over' must be above 0", (*path, "over"), code="rule-value-invalid", key="over"
@@ -275,20 +281,20 @@ def _rule(
         "kind": kind,
         "where": _where(reader, path, table),
         "by": reader.names(table, (*path, "by"), RUN_DIMENSIONS),
-        "hold": hold,
-        "clear": reader.span(table, (*path, "clear_for"), DEFAULT_CLEAR[kind]),
-        "over": over,
-        "to": reader.names(table, (*path, "to"), tuple(channels)),
-        "renotify": reader.span(table, (*path, "renotify"), 0.0) or None,
+        "for_s": for_s,
+        "keep_firing_for": reader.span(table, (*path, "clear_for"), DEFAULT_CLEAR[kind]),
+        "window": over,
+        "receivers": reader.names(table, (*path, "to"), tuple(channels)),
+        "repeat_interval": reader.span(table, (*path, "renotify"), 0.0) or None,
     }
     if "severity" in table:
         allowed = f"one of {join_names(SEVERITIES)}"
-        shared["severity"] = reader.one(
+        shared["severity"] = reader.value(
             table, (*path, "severity"), allowed, lambda v: v in SEVERITIES
         )
-    own = _change(reader, path, table) if kind == "change" else _limit(reader, path, table)
-    rule = Rule(**{**shared, **own})
-    if kind == "burn" and not HOUR <= rule.hold <= rule.over:
+    specific = _change(reader, path, table) if kind == "change" else _limit(reader, path, table)
+    rule = Rule(**{**shared, **specific})
+    if kind == "burn" and not HOUR <= rule.for_s <= rule.window:
         raise reader.wrong(
             "a burn needs a 'for' of 1h or more, and an 'over' that is not shorter",
             path,
@@ -300,68 +306,68 @@ def _rule(
 def _where(
     reader: _TableReader, path: KeyPath, table: Mapping[str, Any]
 ) -> tuple[tuple[str, str], ...]:
-    found = table.get("where", {})
-    if not isinstance(found, dict):
+    where = table.get("where", {})
+    if not isinstance(where, dict):
         raise reader.wrong(
             "'where' is written as { team = \"ads\" }",
             (*path, "where"),
             code="rule-value-invalid",
             key="where",
         )
-    reader.keys(found, RUN_DIMENSIONS, (*path, "where"))
-    for name in found:
-        reader.one(found, (*path, "where", name), "a text", lambda v: isinstance(v, str))
-    return tuple(found.items())
+    reader.keys(where, RUN_DIMENSIONS, (*path, "where"))
+    for name in where:
+        reader.value(where, (*path, "where", name), "a text", lambda v: isinstance(v, str))
+    return tuple(where.items())
 
 
 def _limit(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
     """What only rules about a figure have."""
     if "metric" not in table:
         raise reader.wrong("this rule has no 'metric'", path, code="rule-key-missing", key="metric")
-    known = f"one of {join_names(tuple(ALERT_METRICS))}"
-    metric = reader.one(
-        table, (*path, "metric"), known, lambda v: isinstance(v, str) and v in ALERT_METRICS
+    expected = f"one of {join_names(tuple(ALERT_METRICS))}"
+    metric = reader.value(
+        table, (*path, "metric"), expected, lambda v: isinstance(v, str) and v in ALERT_METRICS
     )
     sides = [side for side in ("above", "below") if side in table]
     if len(sides) != 1:
         raise reader.wrong(
             "a rule has either 'above' or 'below'", path, code="rule-limit-ambiguous"
         )
-    time = ALERT_METRICS[metric].unit == "s"
-    what = "a time such as 5min, or seconds" if time else "a number"
-    given = reader.one(
+    is_duration = ALERT_METRICS[metric].unit == "s"
+    expected_value = "a time such as 5min, or seconds" if is_duration else "a number"
+    limit = reader.value(
         table,
         (*path, sides[0]),
-        what,
-        lambda v: _number(v) or (time and parse_duration(v) is not None),
+        expected_value,
+        lambda v: _number(v) or (is_duration and parse_duration(v) is not None),
     )
-    value = parse_duration(given) if isinstance(given, str) else float(given)
-    found: dict[str, Any] = {"metric": metric, sides[0]: value}
+    value = parse_duration(limit) if isinstance(limit, str) else float(limit)
+    options: dict[str, Any] = {"metric": metric, sides[0]: value}
     if "least_jobs" in table:
-        found["least_jobs"] = reader.one(
+        options["min_jobs"] = reader.value(
             table, (*path, "least_jobs"), "1 or more", lambda v: type(v) is int and v >= 1
         )
-    return found
+    return options
 
 
 def _change(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
     """What only rules about changes have."""
-    found: dict[str, Any] = {"history": reader.span(table, (*path, "history"), Rule.history)}
+    options: dict[str, Any] = {"history": reader.span(table, (*path, "history"), Rule.history)}
     if not table.get("by"):
-        found["by"] = ("team", "model")
+        options["by"] = ("team", "model")
     if "of" in table:
-        found["of"] = reader.names(table, (*path, "of"), CHANGE_SUBJECTS)
+        options["of"] = reader.names(table, (*path, "of"), CHANGE_SUBJECTS)
     if "points" in table:
-        found["points"] = float(
-            reader.one(table, (*path, "points"), "0 or more", lambda v: _number(v) and v >= 0)
+        options["min_change"] = float(
+            reader.value(table, (*path, "points"), "0 or more", lambda v: _number(v) and v >= 0)
         )
     if "level" in table:
-        found["level"] = float(
-            reader.one(
+        options["fdr"] = float(
+            reader.value(
                 table, (*path, "level"), "between 0 and 1", lambda v: _number(v) and 0 < v < 1
             )
         )
-    return found
+    return options
 
 
 def _channel(reader: _TableReader, name: str, table: Mapping[str, Any]) -> Channel:
@@ -373,20 +379,20 @@ def _channel(reader: _TableReader, name: str, table: Mapping[str, Any]) -> Chann
             code="channel-kind-ambiguous",
         )
     kind = CHANNELS[kinds[0]]
-    reader.keys(table, tuple(one.name for one in fields(kind)), ("to", name))
+    reader.keys(table, tuple(option.name for option in fields(kind)), ("to", name))
     for key, value in table.items():
-        why = kind.wrong(key, value)
-        if why:
+        problem = kind.wrong(key, value)
+        if problem:
             raise reader.wrong(
-                f"{key!r} {why}", ("to", name, key), code="channel-value-invalid", key=key
+                f"{key!r} {problem}", ("to", name, key), code="channel-value-invalid", key=key
             )
-    for one in fields(kind):
-        if one.name not in table and one.default is one.default_factory is MISSING:
+    for option in fields(kind):
+        if option.name not in table and option.default is option.default_factory is MISSING:
             raise reader.wrong(
-                f"this channel has no {one.name!r}",
+                f"this channel has no {option.name!r}",
                 ("to", name),
                 code="channel-key-missing",
-                key=one.name,
+                key=option.name,
             )
     try:
         return kind(**table)

@@ -21,7 +21,17 @@ from headway.fleet.store.arrow import utc_datetime
 from headway.fleet.store.parquet import Store
 
 PENDING, FIRING, ACKNOWLEDGED, RESOLVED = "pending", "firing", "acknowledged", "resolved"
-TIME_FIELDS = ("since", "until")  # as texts where others read them
+TIME_FIELDS = ("since", "until")  # ISO 8601 in JSON, for other programs
+# Field names whose keys in JSON differ.
+ALERT_KEYS = {
+    "receivers": "to",
+    "first_seen_at": "first",
+    "change_at": "moment",
+    "ok_since": "good",
+    "last_notified_at": "told",
+    "acknowledged_by": "by",
+}
+NOTIFICATION_KEYS = {"receiver": "to", "created_at": "made", "error": "why"}
 
 
 @dataclass(frozen=True)
@@ -29,11 +39,11 @@ class Sample:
     """What the store says of one slice of a rule, at one moment."""
 
     slice: str
-    bad: bool
+    is_bad: bool
     text: str
     since: float | None = None  # since when it is bad, where the store knows
     value: float | None = None
-    moment: float | None = None  # of a change: one nearby of the same slice is the same
+    change_at: float | None = None  # of a change; nearby changes of a slice are the same one
 
 
 @dataclass(frozen=True)
@@ -44,18 +54,18 @@ class Alert:
     rule: str
     slice: str
     severity: str
-    to: tuple[str, ...]
+    receivers: tuple[str, ...]
     state: str
-    since: float  # since when it is bad
-    first: float  # when that was seen first
+    since: float  # start of the violation
+    first_seen_at: float  # when the violation was first measured
     text: str
     value: float | None = None
-    moment: float | None = None
+    change_at: float | None = None
     until: float | None = None
-    good: float | None = None  # not bad any more since then, but not yet for long enough
-    told: float | None = None  # when the last notification was made
+    ok_since: float | None = None  # no violation since then, but not yet for long enough
+    last_notified_at: float | None = None
     count: int = 0  # of notifications
-    by: str | None = None  # who has acknowledged it
+    acknowledged_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +73,12 @@ class Notification:
     """One message to one channel; the id is the same however often it is tried."""
 
     id: str
-    to: str
-    made: float
+    receiver: str
+    created_at: float
     message: Mapping[str, Any]
     tries: int = 0
-    due: float = 0.0  # not before that
-    why: str = ""  # it was not taken last time
+    due: float = 0.0  # time before which it is not sent
+    error: str = ""  # of the last try
 
 
 @dataclass(frozen=True)
@@ -101,27 +111,37 @@ def message(alert: Alert, event: str, number: int) -> dict[str, Any]:
 
 def to_json(state: State) -> dict[str, Any]:
     """What is pending stands apart: nobody has been told of it."""
-    shown = [_to_dict(one) for one in state.alerts]
+    alerts = [_to_dict(alert) for alert in state.alerts]
     return {
-        "alerts": [one for one in shown if one["state"] != PENDING],
-        "pending": [one for one in shown if one["state"] == PENDING],
-        "outbox": [asdict(one) for one in state.outbox],
+        "alerts": [alert for alert in alerts if alert["state"] != PENDING],
+        "pending": [alert for alert in alerts if alert["state"] == PENDING],
+        "outbox": [
+            _rename_keys(asdict(notification), NOTIFICATION_KEYS) for notification in state.outbox
+        ],
     }
 
 
-def from_json(found: Mapping[str, Any]) -> State:
+def from_json(content: Mapping[str, Any]) -> State:
     """The same back; KeyError, TypeError or ValueError for what is no such thing."""
-    alerts = [
-        Alert(
-            **{**one, "to": tuple(one["to"]), **{name: _epoch(one[name]) for name in TIME_FIELDS}}
-        )
-        for one in (*found["alerts"], *found["pending"])
-    ]
-    return State(tuple(alerts), tuple(Notification(**one) for one in found["outbox"]))
+    alerts = [_to_alert(alert) for alert in (*content["alerts"], *content["pending"])]
+    fields = {key: name for name, key in NOTIFICATION_KEYS.items()}
+    outbox = [Notification(**_rename_keys(entry, fields)) for entry in content["outbox"]]
+    return State(tuple(alerts), tuple(outbox))
 
 
 def _to_dict(alert: Alert) -> dict[str, Any]:
-    return {**asdict(alert), **{name: to_iso(getattr(alert, name)) for name in TIME_FIELDS}}
+    times = {name: to_iso(getattr(alert, name)) for name in TIME_FIELDS}
+    return _rename_keys({**asdict(alert), **times}, ALERT_KEYS)
+
+
+def _to_alert(alert: Mapping[str, Any]) -> Alert:
+    fields = {key: name for name, key in ALERT_KEYS.items()}
+    times = {name: _epoch(alert[name]) for name in TIME_FIELDS}
+    return Alert(**_rename_keys({**alert, "to": tuple(alert["to"]), **times}, fields))
+
+
+def _rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 def to_iso(seconds: float | None) -> str | None:
@@ -150,23 +170,23 @@ class AlertStateStore:
     def load(self) -> tuple[State, dict[str, Any] | None]:
         """What is known, and who watches; nothing at all where nobody ever did."""
         try:
-            told = json.loads(self._files.get(STATE_FILE))
+            content = json.loads(self._files.get(STATE_FILE))
         except FileNotFoundError:
             return State(), None
         except (ValueError, RecursionError):
-            told = None
-        where = self._files.path(STATE_FILE)
-        schema = told.get("schema") if isinstance(told, dict) else None
+            content = None
+        path = self._files.path(STATE_FILE)
+        schema = content.get("schema") if isinstance(content, dict) else None
         if type(schema) is int and schema > STATE_SCHEMA:
             raise NewerSchema(
-                f"{where} has schema {schema}, and this Headway knows up to {STATE_SCHEMA}; "
+                f"{path} has schema {schema}, and this Headway knows up to {STATE_SCHEMA}; "
                 "install a newer Headway"
             )
         try:
-            return from_json(told), _watcher(told.get("watcher"))
+            return from_json(content), _watcher(content.get("watcher"))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise UsageError(
-                f"{where} is damaged, or not of `headway fleet alerts`; move it away to begin anew",
+                f"{path} is damaged, or not of `headway fleet alerts`; move it away to begin anew",
                 code="alerts-file-damaged",
             ) from None
 
@@ -185,39 +205,43 @@ class AlertStateStore:
 
     def save(self, state: State, until: float | None) -> None:
         """Durable when this returns; `until` is how long others take us for alive."""
-        told: dict[str, Any] = {"schema": STATE_SCHEMA, **to_json(state), "watcher": None}
+        content: dict[str, Any] = {"schema": STATE_SCHEMA, **to_json(state), "watcher": None}
         if until is not None:
-            told["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
-        self._files.put(STATE_FILE, json.dumps(told, indent=1).encode(), private=True)
+            content["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
+        self._files.put(STATE_FILE, json.dumps(content, indent=1).encode(), private=True)
 
     def acks(self) -> dict[str, str | None]:
         """Alerts that were acknowledged, and by whom."""
-        found: dict[str, str | None] = {}
+        acks: dict[str, str | None] = {}
         for entry in self._files.entries(ACKS):
             name = entry.name.rpartition("/")[2]
             if name.startswith(".") or not name.endswith(".json"):
                 continue
             try:
-                told = json.loads(self._files.get(entry.name))
-                found[name.removesuffix(".json")] = told.get("by")
+                content = json.loads(self._files.get(entry.name))
+                acks[name.removesuffix(".json")] = content.get("by")
             except (FileNotFoundError, ValueError, AttributeError, RecursionError):
                 continue
-        return found
+        return acks
 
     def acknowledge(self, alert: str, by: str | None) -> None:
         """Leave word for the one who watches."""
         self._files.put(f"{ACKS}/{alert}.json", json.dumps({"by": by}).encode())
 
-    def forget(self, alert: str) -> None:
+    def delete_ack(self, alert: str) -> None:
         """The state has it now."""
         self._files.delete(f"{ACKS}/{alert}.json")
 
 
-def _watcher(told: Any) -> dict[str, Any] | None:
+def _watcher(content: Any) -> dict[str, Any] | None:
     """Who watches; ValueError or the like for what is no such thing."""
-    if told is None:
+    if content is None:
         return None
-    return {"host": str(told["host"]), "pid": int(told["pid"]), "until": float(told["until"])}
+    return {
+        "host": str(content["host"]),
+        "pid": int(content["pid"]),
+        "until": float(content["until"]),
+    }
 
 
 def _is_dead(watcher: dict[str, Any]) -> bool:

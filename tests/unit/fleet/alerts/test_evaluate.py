@@ -36,12 +36,17 @@ MIN = 60.0
 
 
 def rules(**fields: Any) -> Rules:
-    shape: dict[str, Any] = {"kind": "threshold", "over": 1.0, "clear": 0.0, "to": ("x", "y")}
+    shape: dict[str, Any] = {
+        "kind": "threshold",
+        "window": 1.0,
+        "keep_firing_for": 0.0,
+        "receivers": ("x", "y"),
+    }
     return Rules((Rule(name="r", **{**shape, **fields}),), CHANNELS)
 
 
-def reading(where: str = "a", *, bad: bool = True, moment: float | None = None) -> Sample:
-    return Sample(where, bad, f"{where} is {'bad' if bad else 'good'}", moment=moment)
+def reading(where: str = "a", *, bad: bool = True, change_at: float | None = None) -> Sample:
+    return Sample(where, bad, f"{where} is {'bad' if bad else 'good'}", change_at=change_at)
 
 
 def looked(
@@ -50,7 +55,7 @@ def looked(
     """The next state, and the events of the notifications that it has besides."""
     answers = {"r": list(readings) if asked else None}
     found = evaluate(of, answers, state, START + minute * MIN)
-    events = [f"{one.message['event']} {one.to}" for one in found.notifications]
+    events = [f"{one.message['event']} {one.receiver}" for one in found.notifications]
     return State(found.alerts, (*state.outbox, *found.notifications)), events
 
 
@@ -75,7 +80,7 @@ def test_it_fires_once_and_is_over_once() -> None:
 
 
 def test_it_must_be_bad_for_long_enough_without_a_break() -> None:
-    of = rules(hold=10 * MIN)
+    of = rules(for_s=10 * MIN)
     state, events = looked(of, State(), 0, reading())
     assert events == [] and only(state).state == PENDING
     state, _ = looked(of, state, 5, reading(bad=False))
@@ -88,7 +93,7 @@ def test_it_must_be_bad_for_long_enough_without_a_break() -> None:
 
 
 def test_what_goes_up_and_down_is_one_alert() -> None:
-    of = rules(clear=10 * MIN)
+    of = rules(keep_firing_for=10 * MIN)
     state, told = State(), []
     for minute in range(60):
         state, events = looked(of, state, minute, reading(bad=minute % 7 < 2))
@@ -102,7 +107,7 @@ def test_what_goes_up_and_down_is_one_alert() -> None:
 
 
 def test_reminders_end_when_somebody_takes_it_on_and_its_end_is_told() -> None:
-    of = rules(renotify=30 * MIN)
+    of = rules(repeat_interval=30 * MIN)
     state, _ = looked(of, State(), 0, reading())
     state = replace(state, outbox=())
     state, events = looked(of, state, 29, reading())
@@ -110,7 +115,7 @@ def test_reminders_end_when_somebody_takes_it_on_and_its_end_is_told() -> None:
     state, events = looked(of, state, 30, reading())
     assert events == ["reminder x", "reminder y"]
     state = acknowledge(replace(state, outbox=()), {only(state).id: "kim"})
-    assert (only(state).state, only(state).by) == (ACKNOWLEDGED, "kim")
+    assert (only(state).state, only(state).acknowledged_by) == (ACKNOWLEDGED, "kim")
     state, events = looked(of, state, 90, reading())
     assert events == [] and only(state).state == ACKNOWLEDGED
     state, events = looked(of, state, 91)
@@ -118,9 +123,9 @@ def test_reminders_end_when_somebody_takes_it_on_and_its_end_is_told() -> None:
 
 
 def test_a_channel_that_takes_nothing_is_not_reminded_on_top() -> None:
-    of = rules(renotify=30 * MIN)
+    of = rules(repeat_interval=30 * MIN)
     state, _ = looked(of, State(), 0, reading())
-    (first,) = [one for one in state.outbox if one.to == "x"]
+    (first,) = [one for one in state.outbox if one.receiver == "x"]
     state, events = looked(of, delivery.mark_delivered(state, first), 30, reading())
     assert events == ["reminder x"]
 
@@ -148,11 +153,11 @@ def test_slices_are_alerts_of_their_own() -> None:
 
 def test_changes_that_lie_near_are_the_same_and_others_are_not() -> None:
     of, day = rules(kind="change"), 86400.0
-    state, _ = looked(of, State(), 0, reading(moment=START - 9 * day))
+    state, _ = looked(of, State(), 0, reading(change_at=START - 9 * day))
     near = START - 9 * day + SAME_CHANGE_S - 1
-    state, events = looked(of, state, 1, reading(moment=near))
-    assert events == [] and only(state).moment == START - 9 * day
-    both = (reading(moment=START - day), reading(moment=START - 9 * day))
+    state, events = looked(of, state, 1, reading(change_at=near))
+    assert events == [] and only(state).change_at == START - 9 * day
+    both = (reading(change_at=START - day), reading(change_at=START - 9 * day))
     state, events = looked(of, state, 2, *both)
     assert events == ["firing x", "firing y"] and len(state.alerts) == 2
     state, _ = looked(of, State(), 0, *both)
@@ -241,7 +246,7 @@ class World:
             if how == "refused":
                 self.keep(delivery.mark_failed(self.state, one, "no", self.now), False)
                 continue
-            self.got.append((one.to, one.id, one.message["event"]))
+            self.got.append((one.receiver, one.id, one.message["event"]))
             self.keep(delivery.mark_delivered(self.state, one), how == "killed")
 
     def ack(self) -> None:
@@ -266,9 +271,9 @@ STEPS = (
 )
 SHAPES = st.fixed_dictionaries(
     {
-        "hold": st.sampled_from([0.0, 60.0]),
-        "clear": st.sampled_from([0.0, 120.0]),
-        "renotify": st.sampled_from([None, 60.0]),
+        "for_s": st.sampled_from([0.0, 60.0]),
+        "keep_firing_for": st.sampled_from([0.0, 120.0]),
+        "repeat_interval": st.sampled_from([None, 60.0]),
     }
 )
 

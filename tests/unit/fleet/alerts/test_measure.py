@@ -61,7 +61,7 @@ def test_a_threshold_is_held_against_each_slice(store: Store, golden: Golden) ->
     )
     below = 'kind = "threshold"\nmetric = "ett"\nbelow = 85\nwhere = { team = "ads" }\n'
     found = answer(store, rule(below + 'by = "model"'))
-    assert {name: one.bad for name, one in found.items()} == {
+    assert {name: one.is_bad for name, one in found.items()} == {
         "team=ads model=m": True,
         "team=ads model=n": False,
     }
@@ -96,7 +96,7 @@ def test_a_limit_that_is_not_kept_for_two_hours(store: Store, golden: Golden) ->
         )
     )
     found = answer(store, rule(burn))
-    assert {name: one.bad for name, one in found.items()} == {
+    assert {name: one.is_bad for name, one in found.items()} == {
         "team=ads": True,
         "team=now and then": True,
         "team=late": False,
@@ -106,9 +106,9 @@ def test_a_limit_that_is_not_kept_for_two_hours(store: Store, golden: Golden) ->
     golden("burn.txt", found["team=ads"].text + "\n")
     assert found["team=ads"].since == EPOCH - 2 * 3600
     odd = answer(store, rule(burn.replace("2h", "1.1h")))  # 3960.0000000000005 seconds
-    assert odd["team=ads"].bad
+    assert odd["team=ads"].is_bad
     budget = answer(store, rule(burn + 'over = "1d"'))
-    assert budget["team=better now"].bad and budget["team=better now"].value == pytest.approx(
+    assert budget["team=better now"].is_bad and budget["team=better now"].value == pytest.approx(
         4 * 3600.0
     )
 
@@ -170,7 +170,7 @@ def test_changes_and_running_jobs_are_told(answers: dict[str, list[Sample]]) -> 
     assert found.keys() == {"team=t model=bad", "team=t model=good run=fell"}
     change, fell = found["team=t model=bad"], found["team=t model=good run=fell"]
     assert change.value == pytest.approx(6, abs=0.5) and STALL in change.text
-    assert change.moment == pytest.approx(EPOCH - 96 * 3600, abs=86400)
+    assert change.change_at == pytest.approx(EPOCH - 96 * 3600, abs=86400)
     assert fell.value == pytest.approx(30)
 
 

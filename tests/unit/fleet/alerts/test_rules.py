@@ -26,12 +26,17 @@ MAIL = ETT + '[to.x]\nemail = ["a@b"]\nsender = "a@b"\nhost = "h"\n'
 def test_the_file_of_the_docs_is_read_as_it_is_meant(golden: Golden) -> None:
     text = DOCS.read_text().split("```toml\n")[1].split("```")[0]
     found = read_rules(text, "rules.toml")
-    golden("rules.txt", "".join(f"{rule.words()}\n" for rule in found.rules))
+    golden("rules.txt", "".join(f"{rule.describe()}\n" for rule in found.rules))
     ads, starts, changed = found.rules
     assert (ads.metric, ads.below, ads.where, ads.by) == ("ett", 85, (("team", "ads"),), ("model",))
-    assert (starts.metric, starts.above, starts.hold, starts.over) == ("tts_p90", 300, 7200, 7200)
-    assert (changed.of, changed.to) == (("slices", "running", "hosts"), ("chat",))
-    assert found.rules[0].renotify == 4 * 3600
+    assert (starts.metric, starts.above, starts.for_s, starts.window) == (
+        "tts_p90",
+        300,
+        7200,
+        7200,
+    )
+    assert (changed.of, changed.receivers) == (("slices", "running", "hosts"), ("chat",))
+    assert found.rules[0].repeat_interval == 4 * 3600
     assert set(found.channels) == {"oncall", "mail", "chat"}
 
 

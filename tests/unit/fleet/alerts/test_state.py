@@ -34,7 +34,7 @@ def alert(state: str, **fields: Any) -> Alert:
 
 
 STATE = State(
-    (alert(FIRING, count=1), alert(RESOLVED, until=AT + 1, by="kim"), alert(PENDING)),
+    (alert(FIRING, count=1), alert(RESOLVED, until=AT + 1, acknowledged_by="kim"), alert(PENDING)),
     (Notification("id.1", "x", AT, message_of(alert(FIRING), "firing", 1), 2, AT + 9, "no"),),
 )
 
@@ -71,8 +71,8 @@ def test_acknowledgements_wait_until_they_are_read(store: Store) -> None:
     store.files.put("alerts/acks/c.json", b"torn")
     store.files.put("alerts/acks/note.txt", b"no ack")
     assert kept.acks() == {"a": "kim", "b": None}
-    kept.forget("a")
-    kept.forget("a")
+    kept.delete_ack("a")
+    kept.delete_ack("a")
     assert kept.acks() == {"b": None}
 
 

@@ -35,7 +35,7 @@ def test_an_interrupt_before_a_notification_is_noted_as_done(tmp_path: Path) -> 
     watch = AlertWatcher(Store(str(tmp_path)), Rules(), 1.0, lambda _: None)
     sent = threading.Event()
     kept: list[Any] = []
-    watch._kept.save = lambda *what: kept.append(what)  # type: ignore[method-assign]
+    watch._state_store.save = lambda *what: kept.append(what)  # type: ignore[method-assign]
     watch._busy.add("pager")  # its result was taken, and then came the interrupt
     watch._threads["pager"] = Sending(sent)
     watch._threads["pager"].start()
