@@ -18,22 +18,23 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-# They choose what is compiled; where it is kept, how it is told and how fast it is made does not.
+# Settings that determine what is compiled, and those of them that only concern storage, logging or
+# the speed of the compile.
 COMPILE_SETTINGS = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TRITON_")
 IRRELEVANT_SETTINGS = re.compile(
     r"_DIR$|_DEBUG|_TRACE|_PRINT|_LOG|_THREADS|_JOB_ID|_SOURCES|_VALUES|STICKY_PGO|_HOME$|_PATH$"
     r"|_OVERRIDE|_DUMP|METRIC|REPORT|PROVENANCE|WORKER|SUBPROC"
 )
-# What a compiler may use that is told to build for this processor (`-march=native`). Other flags
-# tell of the kernel and its safeguards.
+# CPU flags that a compiler may use with `-march=native`. Other flags describe the operating system
+# and its protections.
 INSTRUCTIONS = re.compile(r"s?sse|pni$|avx|fma|f16c|bmi|abm|popcnt|movbe|adx|gfni|xop|tbm|apx|amx")
 NON_CODE_FOLDERS = ("__pycache__", "include", "share", "test", "lib", "bin")  # folders of a package
-PLACE = "place"  # of torch and Python: if they lie elsewhere, C++ code is built anew, no more
+PLACE = "place"  # paths of torch and Python: if they differ, only C++ code is compiled again
 _ARM = os.uname().machine in ("aarch64", "arm64")
 
 
 def compile_facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What makes code that one process has compiled of use to another."""
+    """Facts that have to be equal for one process to use compiled code of another."""
     version = torch.version
     return {
         "torch": str(torch.__version__),
@@ -54,20 +55,20 @@ def compile_facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dic
 
 
 def compile_key(facts: Mapping[str, Any]) -> str:
-    """One key for all processes that can use each other's compiled code."""
+    """A key that is equal for all processes that can share compiled code."""
     relevant = {name: value for name, value in facts.items() if name != PLACE}
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def compile_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """The settings that choose what is compiled."""
+    """The settings that determine what is compiled."""
     names = [name for name in sorted(env) if name.startswith(COMPILE_SETTINGS)]
     return {name: env[name] for name in names if not IRRELEVANT_SETTINGS.search(name)}
 
 
 def package_digest(package: str) -> str:
-    """The files of a package by their names, lengths and times, without reading them."""
+    """A digest of names, sizes and modification times of a package's files."""
     result = hashlib.sha256()
     for folder, folders, names in os.walk(package):
         folders[:] = sorted(name for name in folders if name not in NON_CODE_FOLDERS)
@@ -79,7 +80,7 @@ def package_digest(package: str) -> str:
 
 
 def gpu_models() -> list[str]:
-    """The kinds of GPU of this machine."""
+    """The GPU models of this machine."""
     models = set()
     for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
         for line in _lines(path):
@@ -90,13 +91,13 @@ def gpu_models() -> list[str]:
 
 
 def cpu_instructions() -> list[str]:
-    """Those of the processor that compiled code may use; of ARM's all."""
+    """CPU flags that compiled code may depend on; on ARM all flags."""
     words = sorted(set(cpu_features().split()))
     return [name for name in words if _ARM or INSTRUCTIONS.match(name)]
 
 
 def cpu_features() -> str:
-    """All that the processor can do, as the kernel tells it."""
+    """All CPU flags, from /proc/cpuinfo."""
     for line in _lines("/proc/cpuinfo"):
         if line.startswith(("flags", "Features")):
             return line.partition(":")[2].strip()
@@ -104,7 +105,7 @@ def cpu_features() -> str:
 
 
 def _driver_branch() -> str | None:
-    """The branch of the driver: 580 of 580.65.06."""
+    """The branch of the NVIDIA driver: 580 of 580.65.06."""
     for line in _lines("/proc/driver/nvidia/version"):
         match = re.search(r"\b(\d{3,})\.\d+", line)
         if match:
@@ -113,7 +114,7 @@ def _driver_branch() -> str | None:
 
 
 def _triton_version() -> str | None:
-    """Its version, by the name of the folder that pip leaves; importing it takes long."""
+    """The version of Triton from its dist-info folder, as importing it is slow."""
     for place in sys.path:
         for name in ("triton", "pytorch_triton", "triton_rocm"):
             for path in glob.glob(os.path.join(glob.escape(place), f"{name}-*.dist-info")):
@@ -129,7 +130,7 @@ def _glibc() -> str | None:
 
 
 def _libstdcxx() -> str | None:
-    """Of the library that torch has loaded."""
+    """The version of the libstdc++ that this process has loaded."""
     for line in _lines("/proc/self/maps"):
         match = re.search(r"libstdc\+\+\.so\.(6[\d.]*)", line)
         if match:
@@ -147,11 +148,11 @@ def _lines(path: str) -> Iterator[str]:
 
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
-NVML_NAME_BYTES = 96  # bytes of a name, as NVML has it
+NVML_NAME_BYTES = 96
 
 
 def tuning_facts() -> dict[str, Any]:
-    """The fields that a record and a file of advice have in common."""
+    """The fields that tuning events and advice files share."""
     return {
         "gpu": current_gpu() or _cpu_model(),
         "driver": _query_nvml()[1],
@@ -161,7 +162,7 @@ def tuning_facts() -> dict[str, Any]:
 
 
 def current_gpu() -> str | None:
-    """The name of the device that is current, or of all devices where none has been touched."""
+    """The name of the current device; before it is initialized, of all if they are equal."""
     for kind in ("torch.cuda", "torch.xpu"):
         device: Any = sys.modules.get(kind)
         if device is not None and device.is_initialized():
@@ -177,7 +178,7 @@ def _device_name(kind: str, index: int) -> str:
 
 @functools.cache
 def _cpu_model() -> str:
-    """What tunes where there is no GPU."""
+    """The CPU model, for tuning without a GPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             models = [line.partition(":")[2] for line in file if line.startswith("model name")]
@@ -192,7 +193,7 @@ def _module_version(name: str) -> str | None:
 
 @functools.cache
 def _query_nvml() -> tuple[tuple[str, ...], str | None]:
-    """The names of all GPUs and the driver's version, from NVML: it needs no CUDA context."""
+    """The names of all GPUs and the driver version from NVML, without a CUDA context."""
     try:
         nvml = ctypes.CDLL(NVML_LIBRARY)
         if nvml.nvmlInit_v2() != 0:

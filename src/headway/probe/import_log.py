@@ -1,7 +1,7 @@
 """The modules and settings that this process imported, so that a later start can preload them.
 
-Only installed modules: those of the job itself may change from one attempt to the next, and what
-they do when they are imported is the job.
+Only installed modules: those of the job itself may change between attempts, and importing them may
+run the job.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from typing import Any
 
 from headway import redact
 
-MAX_NAMES = 6000  # names
+MAX_NAMES = 6000
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 STANDARD = os.path.dirname(os.__file__) + os.sep
 EXCLUDED = {"__main__", "__mp_main__", "headway", "sitecustomize", "usercustomize", "antigravity"}
-# They act when an interpreter starts; what a script sets is for others.
+# Settings that act at the start of an interpreter: a script sets them for other processes.
 AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.I)
 
-# Variables that the script had set when torch was imported.
+# Variables that the script had set before torch was imported.
 _settings: dict[str, str | None] = {}
-_main: dict[str, str] = {}  # the program; when it has ended, its file is known no more
-_settings_adopted = (
-    False  # this process imports on behalf of others, whose settings were told before
-)
+_main: dict[str, str] = {}  # the program; at exit, its file is no longer known
+_settings_adopted = False  # the fork server uses the settings of an earlier process
 
 
 def log_fields(order: Iterable[str]) -> dict[str, Any]:
-    """The fields of the event `imported`; `order` is that of the imports."""
+    """The fields of the event `imported`; `order`: module names in the order of import."""
     return {
         "modules": list(fold(importable_names(order))),
         "set": _settings,
@@ -40,12 +38,12 @@ def log_fields(order: Iterable[str]) -> dict[str, Any]:
 
 
 def importable_names(order: Iterable[str]) -> list[str]:
-    """The names by which another process would import the same."""
+    """The names that another process can import as well."""
     return [name for name in dict.fromkeys(order) if _is_importable(name)][:MAX_NAMES]
 
 
 def fold(names: Iterable[str]) -> Iterator[str]:
-    """Shorter: a leading dot stands for the package of the name before."""
+    """Shorten the names: a leading dot stands for the package of the previous name."""
     package = ""
     for name in names:
         yield name[len(package) :] if package and name.startswith(f"{package}.") else name
@@ -53,16 +51,16 @@ def fold(names: Iterable[str]) -> Iterator[str]:
 
 
 def adopt_settings(settings: Mapping[str, str]) -> None:
-    """The settings of an earlier process, under which this one imports."""
+    """Use the settings of an earlier process, as the fork server does."""
     global _settings_adopted
     _settings_adopted = True
     _settings.update(settings)
 
 
 def note_settings() -> None:
-    """torch is about to be imported: what has the script set, against what it was started with?
+    """Store the variables that the script has changed since its start; called before torch.
 
-    A zygote must import under the same settings. Values that look secret are left out.
+    A fork server has to import torch with the same settings. Secret values are omitted.
     """
     if _settings_adopted:
         return
@@ -83,7 +81,7 @@ def note_settings() -> None:
 
 def _is_importable(name: str) -> bool:
     module = sys.modules.get(name)
-    # Not by getattr: some modules load themselves when they are looked at.
+    # Not with getattr: lazy modules would be imported.
     spec = getattr(module, "__dict__", {}).get("__spec__")
     if spec is None or spec.name != name or name.partition(".")[0] in EXCLUDED:
         return False
@@ -95,7 +93,7 @@ def _is_importable(name: str) -> bool:
 
 
 def _program() -> dict[str, str]:
-    """The file that runs, and which version of it."""
+    """The file of the program, and its identity."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     if not path:
         return {}

@@ -1,8 +1,8 @@
 """The stacks of this process: the line of the job that makes a call, and a full dump on a signal.
 
-The launcher asks for a dump. It is written to memory that the launcher reads through /proc, so that
-nothing stays on disk unless there was a reason to ask; faulthandler needs neither the GIL nor a
-running main thread. This module loads no recorder: the launcher and `headway.startup` import it.
+The launcher requests a dump. It is written to memory, which the launcher reads through /proc, so
+that no file is left; faulthandler needs neither the GIL nor a running main thread. This module does
+not import the recorder, as the launcher and `headway.startup` import it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.journal import file_access
 
 
 def calling_line(excluded: Any = None) -> str:
-    """The innermost frame that is the job's and not of code `besides`, as `file:line name`."""
+    """The innermost frame of the job, except code `excluded`, as `file:line name`."""
     own_folder = os.path.dirname(os.path.dirname(__file__))
     torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or __file__)
     python = os.path.dirname(os.__file__)
@@ -34,12 +34,12 @@ def calling_line(excluded: Any = None) -> str:
     return ""
 
 
-SIGNAL = signal.SIGRTMIN + 11  # free in glibc, torch, NCCL and Slurm; the user's own comes first
+SIGNAL = signal.SIGRTMIN + 11  # not used by glibc, torch, NCCL or Slurm
 MEMFD_NAME = "headway-stacks"
 
 
 def offer_dump(emit: Callable[..., Any]) -> None:
-    """Register, and tell the launcher how to ask; nothing where the signal is taken."""
+    """Register the dump and tell the launcher; do nothing if the job uses the signal."""
     if not hasattr(os, "memfd_create") or signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
     with file_access.above_standard_fds():

@@ -1,8 +1,8 @@
-"""Records of checkpoint folders whose save has not finished, so that no restart resumes from them.
+"""Records of checkpoint folders with an unfinished save, so that no restart resumes from them.
 
-Before a trainer makes the folder of a checkpoint, a record of it is written next to the journals;
-it is removed when the whole folder is on disk. A record that a killed process left behind names a
-folder that no program should take for a checkpoint: it is removed before the next attempt.
+Before a trainer creates the folder of a checkpoint, a record is written next to the journals; it is
+removed when the whole folder is on disk. If a process was killed in between, the folder named by
+the record is incomplete: it is removed before the next attempt.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headway.probe import ENV_FOLDER, ENV_LAUNCH
 from headway.storage.atomic_write import write_atomically
 from headway.storage.process_identity import identify_process, process_ended
 
-RECORD_PREFIX = ".unfinished-"  # and a hash of the folder's path
+RECORD_PREFIX = ".unfinished-"  # followed by a hash of the folder's path
 ENV_RESTART = "TORCHELASTIC_RESTART_COUNT"
 
 
 class UnfinishedSave:
-    """The folder of a checkpoint that this process saves."""
+    """A checkpoint folder that this process is writing."""
 
     def __init__(self, folder: str, journal: str, *, existed: bool) -> None:
         self.folder = folder
@@ -40,18 +40,18 @@ class UnfinishedSave:
         write_atomically(self._record, json.dumps(content))
 
     def finish(self) -> None:
-        """All of it is on disk."""
+        """Remove the record: the whole folder is on disk."""
         with contextlib.suppress(FileNotFoundError):
             self._record.unlink()
 
 
 def current_attempt() -> list[str]:
-    """Which attempt this process belongs to, and which of torchrun's own restarts in it."""
+    """The launch of this process, and the restart by torchrun within it."""
     return [os.environ.get(ENV_LAUNCH, ""), os.environ.get(ENV_RESTART, "0")]
 
 
 def existed_before(folder: str, since: float) -> bool:
-    """Whether something in that folder is older than a time: then it is no checkpoint of now."""
+    """Whether the folder has an entry older than `since`, so that it is not a new checkpoint."""
     try:
         with os.scandir(folder) as entries:
             return any(entry.stat(follow_symlinks=False).st_mtime < since for entry in entries)
@@ -60,19 +60,19 @@ def existed_before(folder: str, since: float) -> bool:
 
 
 def begin_save(folder: str, *, existed: bool) -> UnfinishedSave | None:
-    """A save into that folder begins; None where nothing is recorded."""
+    """Record a save that begins; None if this process is not recorded."""
     journal = os.environ.get(ENV_FOLDER)
     try:
         return UnfinishedSave(folder, journal, existed=existed) if journal else None
-    except OSError:  # as without this, a kill may leave it in pieces
+    except OSError:  # without a record, a kill may leave an incomplete folder
         return None
 
 
 def remove_dead_saves(journal: str, current: list[str] | None = None) -> list[str]:
-    """Remove the folders of dead saves that are recorded there, and the records; the folders.
+    """Remove the folders of saves whose process has ended, and their records; return the folders.
 
-    `current`: the attempt that is about to begin; the processes of every other one that recorded
-    there have ended, wherever they ran. Without it only those that ended on this host are known.
+    `current`: the attempt that is about to begin; the processes of all other attempts have ended,
+    on any host. Without it, only processes of this host are checked.
     """
     try:
         names = [name for name in os.listdir(journal) if name.startswith(RECORD_PREFIX)]
@@ -84,7 +84,7 @@ def remove_dead_saves(journal: str, current: list[str] | None = None) -> list[st
         if record is None or not _has_ended(record, current):
             continue
         with contextlib.suppress(OSError):
-            os.utime(path)  # where it cannot be removed, it may be of a save that was finished
+            os.utime(path)  # fails if it cannot be removed: the save may have finished
             if _incomplete(record):
                 shutil.rmtree(record["folder"])
                 removed.append(record["folder"])
@@ -93,7 +93,7 @@ def remove_dead_saves(journal: str, current: list[str] | None = None) -> list[st
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """A record, if this user has written it."""
+    """Read a record, if this user has written it."""
     try:
         with open(path, opener=_open_no_follow) as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
@@ -109,7 +109,7 @@ def _open_no_follow(path: str, flags: int) -> int:
 
 
 def _has_ended(record: dict[str, Any], current: list[str] | None) -> bool:
-    """Whether the process that wrote it has ended."""
+    """Whether the process that wrote the record has ended."""
     ended = process_ended(str(record.get("process")).encode())
     if ended is None:
         return current is not None and record.get("attempt") != current
@@ -117,7 +117,7 @@ def _has_ended(record: dict[str, Any], current: list[str] | None) -> bool:
 
 
 def _incomplete(record: dict[str, Any]) -> bool:
-    """Whether that folder is there, and nothing in it is older than the save that was killed."""
+    """Whether the folder exists and had no content before the save that was killed."""
     try:
         status = os.lstat(record["folder"])
     except OSError:

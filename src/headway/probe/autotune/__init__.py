@@ -1,1 +1,1 @@
-"""Record and narrow autotuning of Triton kernels, generated kernels and max_autotune templates."""
+"""Record and narrow autotuning: Triton kernels, generated kernels, max_autotune templates."""

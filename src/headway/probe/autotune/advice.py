@@ -24,7 +24,7 @@ ALL_GUARDS = ("gpu", "triton", "torch")  # what torch generates changes with tor
 
 
 class TunedKey(NamedTuple):
-    """For one key: the configs that were tried, those to take, and how fast the first was."""
+    """The configs tried for a key, those to use, and the time of the first of these."""
 
     tried: frozenset[str]
     take: tuple[str, ...]
@@ -32,21 +32,21 @@ class TunedKey(NamedTuple):
 
 
 class TunedKernel(NamedTuple):
-    """One kernel of the file."""
+    """A kernel in the file."""
 
     keys: dict[str, TunedKey]
     tried: frozenset[str]
     selected: frozenset[str]
 
     def use(self, key: Sequence[Any], rest: str = "") -> TunedKey | None:
-        """What to do for a key; None for one that was not recorded."""
+        """The entry of a key; None if it was not recorded."""
         return self.keys.get(_key(key, rest))
 
 
 def narrow(
     offered: Sequence[T], tried: frozenset[str], take: Sequence[str], values_of: Callable[[T], Any]
 ) -> list[T] | None:
-    """Those to take; None where something is offered that was not tried, or too little is left."""
+    """The configs to try; None if an offered config was not recorded, or nothing is saved."""
     names = [config_text(values_of(config)) for config in offered]
     if not tried.issuperset(names) or not set(take) <= set(names):
         return None
@@ -55,12 +55,12 @@ def narrow(
 
 
 def is_enabled() -> bool:
-    """Whether there is a file to look into."""
+    """Whether there is a file with advice."""
     return bool(os.environ.get(ENV_AUTOTUNE))
 
 
 def find_kernel(kind: str, kernel: str, name: str) -> TunedKernel | None:
-    """The kernel in the file, if that is good here; a note says once why it is not."""
+    """The kernel in the file, if that fits this machine; otherwise a note gives the reason."""
     path = os.environ.get(ENV_AUTOTUNE)
     if not path or _full_tunings:
         return None
@@ -71,7 +71,7 @@ def find_kernel(kind: str, kernel: str, name: str) -> TunedKernel | None:
 
 @contextlib.contextmanager
 def full_tuning() -> Iterator[None]:
-    """For a kernel that has to be tuned in full after all."""
+    """Tune kernels in full in this context."""
     _full_tunings.append(True)
     try:
         yield
@@ -96,16 +96,16 @@ class _AdviceFile:
         here = tuning_facts()
         for guard in GUARDS.get(kind, ALL_GUARDS):
             if here[guard] != self.recorded_facts[guard]:
-                recorded = f"what was recorded is of {guard} {self.recorded_facts[guard]}"
+                recorded = f"the advice was recorded with {guard} {self.recorded_facts[guard]}"
                 self._note(
-                    f"{recorded}, this is {here[guard]}: every config is tried",
+                    f"{recorded}, this is {here[guard]}: all configs are tried",
                     code="autotune-machine-mismatch",
                 )
                 return None
         tuned_kernel = self.kernels.get((kind, kernel))
         if tuned_kernel is None and (kind, name) in self.names:
             self._note(
-                f"{name} is not as it was recorded: every config is tried",
+                f"{name} has changed since it was recorded: all configs are tried",
                 code="autotune-kernel-changed",
             )
         return tuned_kernel

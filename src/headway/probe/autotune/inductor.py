@@ -1,8 +1,8 @@
 """Autotuning of kernels that torch generates, and of the user's own kernels below torch.compile.
 
-Such a kernel is compiled with all its configs, mostly in another process, and benchmarked here at
-its first launch. So it is narrowed twice: before the compile, as far as the sizes are in its text,
-and at the first launch, when its arguments are known.
+Such a kernel is compiled with all its configs, usually in another process, and benchmarked here at
+its first launch. It is narrowed twice: before the compile, by the sizes in its source, and at the
+first launch, by its arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.probe.recorder import guard, recorder
 
 HOOK = "autotune in inductor"
 FILE = "autotune file in inductor"
-OFFERED = "headway_offered"  # on a kernel that was narrowed: how many configs it had
+OFFERED = "headway_offered"  # attribute of a narrowed kernel: its number of configs before
 
 
 def install(module: ModuleType) -> None:
@@ -86,10 +86,10 @@ def _find_kernel(tuner: Any) -> advice.TunedKernel | None:
 def _make(
     original: Callable[..., Any], size_hints: Any, configs: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Make the kernel with fewer configs, unless torch has kept the result of all of them."""
+    """Create the kernel with fewer configs, unless torch has cached the result for all."""
 
     def decorator(function: Any) -> Any:
-        # The metadata is taken apart by the call: each gets its own.
+        # The call modifies the metadata: each call gets a copy.
         own_kwargs = {k: dict(v) if isinstance(v, dict) else v for k, v in kwargs.items()}
         tuner = original(size_hints, configs, *args, **own_kwargs)(function)
         fewer = guard(FILE, _fewer, tuner)
@@ -124,7 +124,7 @@ def _precompile(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: 
     if only_warm or not hasattr(tuner, OFFERED):
         return original(tuner, *args, **kwargs)
     if kwargs.get("static_triton_bundle_key") is not None:
-        # Kept with the graph it would be there without the other configs for whoever comes next.
+        # Bundled with the graph, later users would get the kernel without the other configs.
         kwargs["static_triton_bundle_key"] = None
     result = original(tuner, *args, **kwargs)
     guard(FILE, _after_precompile, tuner)
@@ -136,7 +136,7 @@ def _after_precompile(tuner: Any) -> None:
         return
     if _has_pinned_sizes(tuner):
         _record_taken(tuner, [], tuner.launchers[0])
-    else:  # two make torch ask which one to take: at the first launch, with the sizes at hand
+    else:  # with two launchers torch chooses at the first launch, when sizes are known
         tuner.launchers = tuner.launchers * 2
 
 
@@ -147,7 +147,7 @@ def _record_taken(tuner: Any, key: Sequence[int], launcher: Any) -> None:
 
 
 def _tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """At the first launch: take what is known for these sizes, or benchmark all there is."""
+    """At the first launch: use the recorded config for these sizes, or benchmark all configs."""
     launcher = guard(FILE, _take, tuner, args, kwargs)
     if launcher is None:
         return original(tuner, *args, **kwargs)
@@ -174,14 +174,14 @@ def _take(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _restore(tuner: Any) -> None:
-    """Sizes that were not recorded get every config, compiled here and now."""
+    """Compile all configs, for sizes that were not recorded."""
     tasks = sys.modules["torch._inductor.runtime.compile_tasks"]
     try:
         with advice.full_tuning():
             module = tasks._reload_python_module("headway", tuner.filename, set_sys_modules=False)
             full_tuner = getattr(module, tuner.fn.__name__)
             full_tuner.precompile()
-    except Exception as error:  # of Triton, torch or the file system: those kept work all the same
+    except Exception as error:  # of Triton, torch or the file system; the narrowed kernel works too
         recorder.note(FILE, error)
         return
     delattr(tuner, OFFERED)

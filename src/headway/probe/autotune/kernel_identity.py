@@ -18,12 +18,12 @@ MAX_TEXT = 200  # characters of a value
 
 
 def digest(*parts: Any) -> str:
-    """A short name for whatever these hold."""
+    """A short hash of these values."""
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:24]
 
 
 def config_values(config: Any) -> dict[str, Any]:
-    """A config as plain values: by these it is found again."""
+    """A config as JSON values, which identify it."""
     values = {str(name): json_value(value) for name, value in config.kwargs.items()}
     options = {name: getattr(config, name, None) for name in OPTIONS}
     values.update({name: json_value(value) for name, value in options.items() if value is not None})
@@ -34,12 +34,12 @@ def config_values(config: Any) -> dict[str, Any]:
 
 
 def config_text(values: Mapping[str, Any]) -> str:
-    """The same for the same values, in any order."""
+    """A text that is equal for equal values in any order."""
     return json.dumps(values, sort_keys=True)
 
 
 def json_value(value: Any) -> Any:
-    """As JSON can hold it. Nothing is asked of a tensor: its text would wait for the device."""
+    """Convert to JSON. A tensor is not formatted, as that would wait for the device."""
     if value is None or isinstance(value, (bool, int, float, str)):
         odd = isinstance(value, float) and not math.isfinite(value)
         return value[:MAX_TEXT] if isinstance(value, str) else str(value) if odd else value
@@ -55,11 +55,11 @@ def _name_of(value: Any) -> str:
     return str(name or type(value).__name__)[:MAX_TEXT]
 
 
-# Kernels of the user's own.
+# Kernels of the job.
 
 
 def jit_function(tuner: Any) -> Any:
-    """The jit function below a tuner, past heuristics and other tuners."""
+    """The jit function inside a tuner, heuristics and other tuners."""
     function = tuner.fn
     while not inspect.isfunction(function.fn):
         function = function.fn
@@ -67,7 +67,7 @@ def jit_function(tuner: Any) -> Any:
 
 
 def source_texts(function: Any) -> list[str]:
-    """The text of a jit function, of those that it calls, and the constants that it reads."""
+    """The source of a jit function and of those that it calls, and the constants that it reads."""
     texts_by_id: dict[int, list[str]] = {}
     _collect(function, texts_by_id)
     return [text for texts in texts_by_id.values() for text in texts]
@@ -75,7 +75,7 @@ def source_texts(function: Any) -> list[str]:
 
 def _collect(function: Any, texts_by_id: dict[int, list[str]]) -> None:
     if id(function) in texts_by_id or str(function.fn.__module__).partition(".")[0] == "triton":
-        return  # Triton's own change with its version
+        return  # these change only with the version of Triton
     source = getattr(function, "src", None) or inspect.getsource(function.fn)
     start = DEFINITION.search(source)
     texts = texts_by_id[id(function)] = [source[start.start() :] if start else source]
@@ -96,10 +96,10 @@ def _collect(function: Any, texts_by_id: dict[int, list[str]]) -> None:
 
 
 def launch_key(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[Any], str]:
-    """Triton's own key of a launch, the same as plain values, and what else it is compiled for.
+    """Triton's key of a launch, the key as JSON values, and a digest of other specializations.
 
-    Triton compiles anew for other constants, for integers that are 1 or divisible by 16, and for
-    pointers that are aligned: a config that fits one of them may not fit another.
+    Triton compiles again for other constants, for integers that are 1 or divisible by 16, and for
+    aligned pointers: a config that is fast for one of them may not be for another.
     """
     arguments = {**tuner.nargs, **kwargs}
     values = {name: arguments[name] for name in tuner.arg_names if name in arguments}
@@ -126,16 +126,16 @@ def _specialization(value: Any) -> Any:
         return "1" if value == 1 else "16" if value % 16 == 0 else "int"
     if isinstance(value, float):
         return "float"
-    if hasattr(value, "block_shape"):  # a descriptor of a tensor
+    if hasattr(value, "block_shape"):  # a tensor descriptor
         return [type(value).__name__, json_value(list(value.block_shape))]
     return json_value(value)
 
 
-# Kernels that torch has written.
+# Kernels that torch generates.
 
 
 def generated_digest(path: str | None, fallback: str) -> str:
-    """A generated kernel, whatever its number in the model and the index of its device."""
+    """A digest of a generated kernel, without its number in the model and its device index."""
     try:
         with open(path or "", encoding="utf-8") as file:
             content = file.read()
@@ -148,7 +148,7 @@ def generated_digest(path: str | None, fallback: str) -> str:
 
 
 def has_pinned_sizes(definition: str, signature: Mapping[str, Any]) -> bool:
-    """Whether every size of a generated kernel stands in its text, so that no call changes it."""
+    """Whether all sizes of a generated kernel are constants in its source."""
     sizes = [
         name
         for name, kind in signature.items()

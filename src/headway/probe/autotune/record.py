@@ -12,14 +12,14 @@ from headway.probe.host_facts import tuning_facts
 from headway.probe.recorder import recorder
 
 MAX_KERNELS = 2000
-MAX_KEYS = 300  # of one kernel
-MAX_CONFIGS = 2000  # of one kernel
+MAX_KEYS = 300  # per kernel
+MAX_CONFIGS = 2000  # per kernel
 MAX_TIMINGS = 400_000  # of all kernels: about 8 MB
-MAX_SUMMED = 100  # keys over the limits, in one line
+MAX_SUMMED = 100  # keys over the limits per line
 
 
 class Timing(NamedTuple):
-    """One config: how fast the kernel was, None if it failed, and what it cost to find out."""
+    """A config, the time of the kernel (None if it failed), and the time of the benchmark."""
 
     config: dict[str, Any]
     ms: float | None
@@ -27,13 +27,13 @@ class Timing(NamedTuple):
 
 
 class KernelInfo(NamedTuple):
-    """A kernel as it is told of."""
+    """The fields that describe a kernel."""
 
     kind: str
     id: str
     name: str
     where: str = ""
-    names: Sequence[str] = ()  # of the values of its key, as far as they have names
+    names: Sequence[str] = ()  # names of the values of its key
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _KernelState:
 
 
 class Tunings:
-    """What has been told already."""
+    """The kernels and keys that were recorded."""
 
     def __init__(self) -> None:
         self._reset()
@@ -67,7 +67,7 @@ class Tunings:
         compiled: float | None = None,
         taken: dict[str, Any] | None = None,
     ) -> None:
-        """One key of one kernel; `taken` without a benchmark, or the best of `timings`."""
+        """Record a key of a kernel; `taken`: the config used without a benchmark."""
         recorder.start()
         if self.pid != recorder.pid:  # forked: another journal
             self._reset()
@@ -93,7 +93,7 @@ class Tunings:
         recorder.emit("autotune", **fields)
 
     def _kernel(self, kernel: KernelInfo, configs: Sequence[dict[str, Any]]) -> _KernelState | None:
-        """The kernel and its configs, told before anything that refers to them."""
+        """Record the kernel and its new configs, before events that refer to them."""
         state = self.kernels.get((kernel.kind, kernel.id))
         if state is None and len(self.kernels) >= MAX_KERNELS:
             return None
@@ -103,7 +103,7 @@ class Tunings:
             return state
         state = state or self.kernels.setdefault((kernel.kind, kernel.id), _KernelState())
         if len(state.configs) + len(new) > MAX_CONFIGS:
-            state.keys = MAX_KEYS  # from now on only its time is told
+            state.keys = MAX_KEYS  # from now on, only its times are recorded
             return state
         first = len(state.configs)
         state.configs.update({name: first + number for number, name in enumerate(new)})
@@ -126,14 +126,14 @@ class Tunings:
         recorder.emit("autotune", kernel=kernel, kind=kind, more=more, seconds=round(seconds, 6))
 
     def finish(self) -> None:
-        """At the process's end: what has not been told yet."""
+        """Record the remaining sums at the end of the process."""
         for (kind, kernel), state in self.kernels.items():
             if state.more:
                 self._emit_sum(kind, kernel, state)
 
 
 def _number(value: Any) -> float | None:
-    """Six digits; None for what failed."""
+    """Round to six digits; None if the config failed."""
     try:
         number = float(value)
     except (TypeError, ValueError):

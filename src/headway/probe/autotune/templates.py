@@ -1,4 +1,4 @@
-"""Templates of max_autotune: which kernel a matrix product, a convolution or an attention gets."""
+"""Templates of max_autotune: the kernels of matrix products, convolutions and attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.probe.recorder import guard, recorder
 
 HOOK = "autotune of templates"
 FILE = "autotune file for templates"
-# Of a selection that several ranks make together, or whose caller counts on a choice.
+# Arguments of selections that several ranks make together, or whose caller needs the choices.
 EXCLUDED = ("is_collective", "return_choice", "best_config_future")
 MAX_DESCRIPTION = 500  # characters of a choice
 
@@ -74,7 +74,7 @@ def _select_timed(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """From the wait for the compiles to the last benchmark."""
+    """Time a selection, from the wait for the compiles to the last benchmark."""
     offered = guard(HOOK, _offered_choices, original, selector, name, input_nodes, args, kwargs)
     thread = recorder.thread()
     before = _benchmarks.pop(thread, None)
@@ -102,7 +102,7 @@ def _select_benchmark(original: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def _offered_choices(original: Callable[..., Any], *call: Any) -> list[Any]:
-    """All choices, with those that torch drops as they do not even compile."""
+    """All choices, including those that torch drops because they do not compile."""
     selector, name, input_nodes, args, kwargs = call
     bound = inspect.signature(original).bind(selector, name, input_nodes, *args, **kwargs)
     return list(bound.arguments["choices"])
@@ -135,14 +135,14 @@ def _template(name: str) -> KernelInfo:
 
 
 def _inputs(input_nodes: Any) -> list[str]:
-    """Sizes, strides and types as torch's own cache has them, and how exact products are."""
+    """Sizes, strides and types as in torch's cache, and the precision of products."""
     torch: Any = sys.modules["torch"]
     create = sys.modules["torch._inductor.select_algorithm"].create_inputs_key
     return [create(input_nodes), torch.get_float32_matmul_precision()]
 
 
 def _describe_choice(choice: Any) -> dict[str, Any]:
-    """A choice without its number: that depends on what was compiled before."""
+    """Describe a choice without its number, which depends on earlier compiles."""
     kind = type(choice).__name__.removesuffix("Caller")
     name = re.sub(r"_\d+$", "", str(choice.name))
     description = str(getattr(choice, "description", ""))

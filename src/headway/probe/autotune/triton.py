@@ -1,6 +1,6 @@
-"""`@triton.autotune`: time every config of every key, or try only the advised ones.
+"""`@triton.autotune`: record the time of every config, or try only the advised ones.
 
-Launches with a tuned key do not pass through here: Triton prunes and benchmarks new keys only.
+Only new keys take this path; launches with a tuned key are not affected.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ FILE = "autotune file"
 
 
 class Tuning:
-    """One new key of one tuner, from the pruning of its configs to the last benchmark."""
+    """A new key of a tuner, from the pruning of its configs to the last benchmark."""
 
     def __init__(self, tuner: Any, kwargs: Mapping[str, Any], offered: Sequence[Any]) -> None:
         self.kernel = _kernel(tuner)
         self.triton_key, self.key, self.rest = launch_key(tuner, kwargs)
         self.offered = len(offered)
         self.configs = offered
-        self.known_ms: float | None = None  # of the only one left: there is nothing to benchmark
+        self.known_ms: float | None = None  # of the only config left: no benchmark is needed
         self.timings: list[Timing] = []
         guard(FILE, self.narrow, tuner)
         self.started = monotonic_ns()
 
     def narrow(self, tuner: Any) -> None:
-        """To the configs of an earlier run, where this key was tuned in it."""
+        """Keep only the advised configs, if this key was recorded."""
         if not advice.is_enabled() or self.offered < 2:
             return
         kernel = advice.find_kernel(self.kernel.kind, self.kernel.id, self.kernel.name)
@@ -55,7 +55,7 @@ class Tuning:
             self._record(0.0, taken=config_values(fewer[0]))
 
     def add_timing(self, config: Any, result: Any, ns: int) -> None:
-        """One config is done; the last one ends the tuning."""
+        """Add the time of a config; the last one ends the tuning."""
         ms = result[0] if isinstance(result, (list, tuple)) and result else result
         self.timings.append(Timing(config_values(config), ms, ns / 1e9))
         if len(self.timings) == len(self.configs):
@@ -87,7 +87,7 @@ def _prune(original: Callable[..., Any], tuner: Any, kwargs: dict[str, Any]) -> 
 
 def _begin(tuner: Any, kwargs: dict[str, Any], offered: Sequence[Any]) -> Tuning | None:
     _open_tunings.pop(tuner, None)
-    if kwargs.get("warmup") is not False:  # compiled ahead of time, with nothing to run on
+    if kwargs.get("warmup") is not False:  # compiled ahead of time, without a run
         return None
     tuning = _open_tunings[tuner] = Tuning(tuner, kwargs, offered)
     return tuning
@@ -97,7 +97,7 @@ def _bench(original: Callable[..., Any], tuner: Any, *args: Any, config: Any, **
     tuning = guard(HOOK, _open_tunings.get, tuner)
     if tuning is None:
         return original(tuner, *args, config=config, **meta)
-    if tuning.known_ms is not None:  # Triton from 3.8 on does not even ask
+    if tuning.known_ms is not None:  # Triton 3.8 and later does not call this
         return [tuning.known_ms] * 3
     start = monotonic_ns()
     result = original(tuner, *args, config=config, **meta)
@@ -122,7 +122,7 @@ class _NotCached(Exception):
 
 
 def _on_disk(tuner: Any, key: tuple[Any, ...], configs: Sequence[Any]) -> bool:
-    """Whether Triton has kept the result of all configs (TRITON_CACHE_AUTOTUNING): that is best."""
+    """Whether Triton has cached the result of all configs (TRITON_CACHE_AUTOTUNING)."""
     if not getattr(tuner, "cache_results", False):
         return False
 

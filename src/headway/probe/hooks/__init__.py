@@ -1,1 +1,1 @@
-"""One module per thing that is watched; loaded when the module of the user's that it hooks is."""
+"""Hooks, one module per topic; each is loaded when the job imports a module that it hooks."""

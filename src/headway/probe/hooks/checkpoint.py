@@ -23,19 +23,20 @@ from headway.probe.recorder import guard, guard_end, recorder
 
 SAVE = "checkpoint_save"
 LOAD = "checkpoint_load"
-MIN_MEMORY_SAVE_NS = 10_000_000  # ns; a shorter save to memory leaves no span
-MAX_STEPS_KEPT = 64  # saves whose step is remembered
+MIN_MEMORY_SAVE_NS = 10_000_000  # a shorter save to memory is not recorded
+MAX_STEPS_KEPT = 64  # saves whose step is known
 
-_saves_in_progress = 0  # how many saves are going on in this process, over all threads
-_upload_paths: set[str | None] = set()  # what asynchronous saves are writing now
-_saved_steps: dict[str, int] = {}  # path -> step of the last saves of this process
-path_lookup: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
-unwritten_paths: set[str] = set()  # what `--async-save` has still to write: checkpoint/async_save
+_saves_in_progress = 0  # in all threads
+_upload_paths: set[str | None] = set()  # targets of asynchronous saves
+_saved_steps: dict[str, int] = {}  # path -> step, of the last saves of this process
+# Around lookups of paths, which may not be written yet.
+path_lookup: Callable[[], AbstractContextManager[None]] = nullcontext
+unwritten_paths: set[str] = set()  # files that `--async-save` still has to write
 _lock = threading.Lock()
 
 
 def written_identity(path: str | None) -> str | None:
-    """The file behind a path, as far as the file system can tell; None where it is to come."""
+    """The identity of the file at a path; None if it is not written yet."""
     return None if path is None or path in unwritten_paths else file_identity(path)
 
 
@@ -56,7 +57,7 @@ def path_of(target: Any) -> str | None:
 
 
 def save_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """A wrapper for a call that writes a checkpoint to `target_of(its arguments)`."""
+    """Wrapper of a call that writes a checkpoint to `target_of(*args, **kwargs)`."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path = guard(what, _path, target_of, args, kwargs)
@@ -67,7 +68,7 @@ def save_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]
         if path is None:
             return _to_memory(original, what, *args, **kwargs)
         opened = guard(what, _begin, what, path)
-        if opened is None:  # the hook is off
+        if opened is None:  # the hook is disabled
             return original(*args, **kwargs)
         error = ""
         try:
@@ -86,15 +87,15 @@ def _path(target_of: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
 
 
 def _is_part_of_a_save() -> bool:
-    """A writer thread of a save that is going on: its time is that save's."""
+    """Whether this is a writer thread of a save in progress, which has a span already."""
     return _saves_in_progress > 0
 
 
 def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
-    """The span, an event at the end of what the device has to do, and the time."""
+    """Open a span; return it with an event at the end of the device queue, and the time."""
     global _saves_in_progress
     recorder.start()
-    step_clock.flush()  # so that the step which this save holds has its exact time in the journal
+    step_clock.flush()  # so that the journal has the exact time of the saved step
     _remember(path)
     background = step_clock.steps > 0 and recorder.thread() != step_clock.step_thread_in_journal
     extra = {"background": True} if background else {}
@@ -133,7 +134,7 @@ def _remember(path: str | None) -> None:
 
 
 def _to_memory(original: Callable[..., Any], what: str, *args: Any, **kwargs: Any) -> Any:
-    """Into a buffer: a checkpoint only if it takes its time."""
+    """A save into a buffer: recorded only if it takes long."""
     start = monotonic_ns()
     try:
         return original(*args, **kwargs)
@@ -149,16 +150,16 @@ def _note_memory(what: str, start: int, end: int) -> None:
 
 
 def load_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """A wrapper for a call that reads a checkpoint from `target_of(its arguments)`."""
+    """Wrapper of a call that reads a checkpoint from `target_of(*args, **kwargs)`."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if inside(LOAD) or inside(SAVE) or step_clock.is_waiting():
-            return original(*args, **kwargs)  # or it is the data loader that reads a file
+            return original(*args, **kwargs)  # a data loader may read files too
         path = guard(what, _path, target_of, args, kwargs)
         if path is None:
             return original(*args, **kwargs)
         guard(what, recorder.start)
-        if step_clock.steps:  # some jobs read many small files in their loop
+        if step_clock.steps:  # some jobs read many small files in the loop
             return _in_loop(original, what, path, *args, **kwargs)
         span = guard(what, _begin_load, what, path)
         error = {}
@@ -183,14 +184,13 @@ def _in_loop(original: Callable[..., Any], what: str, path: str, *args: Any, **k
         raise
     finally:
         end = monotonic_ns()
-        if (
-            end - start >= MIN_MEMORY_SAVE_NS or path in _saved_steps
-        ):  # the job may go back to its own save
+        # The job may roll back to its own save.
+        if end - start >= MIN_MEMORY_SAVE_NS or path in _saved_steps:
             guard(what, _note_load, what, path, start, end, error)
 
 
 def _note_load(what: str, path: str, start: int, end: int, error: dict[str, str]) -> None:
-    step_clock.flush()  # so that the steps before it have a line of their own
+    step_clock.flush()  # so that the steps before it get their own line
     recorder.span(LOAD, start, end, what=what, path=path, file=written_identity(path), **error)
 
 
@@ -223,7 +223,7 @@ def install_dcp_save(saver: ModuleType) -> None:
 
     def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if guard("dcp.save", _path, _dcp_target, args, kwargs) in _upload_paths:
-            return original(*args, **kwargs)  # async_save's own thread
+            return original(*args, **kwargs)  # the thread of async_save
         return around_save(original, *args, **kwargs)
 
     def async_save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +242,7 @@ def install_dcp_save(saver: ModuleType) -> None:
 
 
 def _follow(result: Any, path: str | None, step: int, start: int) -> None:
-    """The upload goes on behind the loop; it is durable when its future is done."""
+    """Record the upload in the background; the save is durable when its future is done."""
     future = getattr(result, "upload_completion", result)
     recorder.emit("saving", path=path, step=step)
 
@@ -271,7 +271,7 @@ def install_safetensors(safetensors: ModuleType) -> None:
 
 
 def install_lightning(trainer: ModuleType) -> None:
-    """Lightning's Trainer: gathering the state is part of the save."""
+    """Lightning's Trainer: the save includes gathering the state."""
     target = lambda self, filepath, *_, **__: filepath  # noqa: E731
     wrap(trainer.Trainer, "save_checkpoint", save_wrapper(target, "lightning"))
 
@@ -283,7 +283,7 @@ def install_transformers(trainer: ModuleType) -> None:
 
 
 def install_pyarrow(fs: ModuleType) -> None:
-    """pyarrow.fs: Ray Train saves aside, and copies that to where it is loaded from later."""
+    """pyarrow.fs: Ray Train saves to a local folder and copies that to its storage."""
 
     def copy_files(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -294,7 +294,7 @@ def install_pyarrow(fs: ModuleType) -> None:
 
 
 def _note_copies(args: Any, kwargs: Any) -> None:
-    """What this process has saved below the source is a checkpoint below the destination too."""
+    """Record the copies of checkpoints that this process has saved."""
     source_path = _path(lambda source, *_, **__: source, args, kwargs)
     destination_path = _path(lambda source, destination, *_, **__: destination, args, kwargs)
     if source_path is None or destination_path is None:

@@ -18,13 +18,13 @@ from headway.probe import stacks, step_clock
 from headway.probe.patching import enter, leave, wrap
 from headway.probe.recorder import guard, recorder
 
-MAX_GUARDS = 8  # of one recompile: torch keeps as many versions of a frame by default
-MAX_GUARD = 200  # characters of each
+MAX_GUARDS = 8  # per recompile; the default number of versions of a frame in torch
+MAX_GUARD = 200  # characters
 MAX_VALUES = 16
-MAX_EVENT_SOURCES = 64  # entries of the lattice in one event
-MAX_SOURCES = 4096  # and in all events of a process
+MAX_EVENT_SOURCES = 64  # entries of `lattice` per event
+MAX_SOURCES = 4096  # and per process
 
-# A path into the locals of a frame, as guards spell it, or into its globals.
+# A path in a guard, into the locals or the globals of a frame.
 PATH = re.compile(
     r"""(?:\bG\[['"](\w+)['"]\]|(?<![\w.'"])([A-Za-z_]\w*))"""
     r"""((?:\.\w+(?!\()|\[\d+\]|\['[^']*'\]|\["[^"]*"\])*)"""
@@ -35,7 +35,7 @@ MISSING = object()
 
 
 def explain_recompile(reasons: Any, frame: Any) -> dict[str, Any]:
-    """Each version's failed guard, the values that this call has there, and who calls."""
+    """The failed guard of each version, the values that it checked, and the line of the call."""
     texts = [re.sub(" {4,}", "   ", str(text).partition("\n")[0])[:MAX_GUARD] for text in reasons]
     code = frame.f_code
     fields: dict[str, Any] = {
@@ -52,7 +52,7 @@ def explain_recompile(reasons: Any, frame: Any) -> dict[str, Any]:
 
 
 def dynamo_settings(torch: ModuleType) -> dict[str, Any]:
-    """The version, and the sources that are marked from outside."""
+    """The version of torch, and the sources that settings mark as dynamic."""
     config = getattr(torch.compiler, "config", None)
     names = ("dynamic_sources", "unbacked_sources", "dynamic_values")
     marked = {name: getattr(config, name, "") for name in names}
@@ -61,13 +61,13 @@ def dynamo_settings(torch: ModuleType) -> dict[str, Any]:
 
 
 class ShapeHistory:
-    """What torch has seen of each source's sizes over all compiles: told when it changes."""
+    """The sizes of each source over all compiles, as torch merges them."""
 
     def __init__(self) -> None:
         self.shapes: dict[tuple[str, str], Any] = {}
 
     def changes(self) -> dict[str, Any]:
-        """New or changed entries, those that change first; `?` stands for what changes."""
+        """New and changed entries, dynamic ones first; `?` stands for a dynamic size."""
         state = getattr(sys.modules.get("torch._dynamo.pgo"), "_CODE_STATE", None)
         changed: list[tuple[str, str, Any]] = []
         for code, frame in list((state or {}).items()):
@@ -86,7 +86,7 @@ class ShapeHistory:
 
 
 def _shape(entry: Any) -> Any:
-    """A tensor's sizes as a list, with its strides if only those change; a scalar as itself."""
+    """The sizes of a tensor, with its strides if only those are dynamic; or a scalar."""
     if not isinstance(entry.size, tuple):
         return _plain(entry.scalar)
     size = [_plain(length) for length in entry.size[:16]]
@@ -116,7 +116,7 @@ def _values(reasons: list[str], frame: Any) -> dict[str, Any]:
 
 
 def _named_values(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
-    """The paths in a guard that lead somewhere, and where to."""
+    """The paths in a guard that can be followed, and their values."""
     text = reason.partition(": ")[2].partition("  #")[0]
     tensor = TENSOR.match(text)
     if tensor:
@@ -131,7 +131,7 @@ def _named_values(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _follow(value: Any, path: str) -> Any:
-    """Only through plain containers and attributes that are stored: nothing of the job runs."""
+    """Follow plain containers and stored attributes only, so that no code of the job runs."""
     for attribute, number, single, double in PIECE.findall(path):
         try:
             if attribute:
@@ -153,7 +153,7 @@ def _describe_value(value: Any) -> Any:
     if type(value) is str:
         return repr(value)[:40]
     torch: Any = sys.modules["torch"]
-    if type(value) in (torch.Tensor, torch.nn.Parameter):  # a subclass may have code of its own
+    if type(value) in (torch.Tensor, torch.nn.Parameter):  # a subclass may run other code
         return [int(size) for size in value.shape[:16]]
     if type(value) in (list, tuple, dict, set):
         return f"{type(value).__name__} of {len(value)}"
@@ -171,7 +171,7 @@ def _scalar(value: Any) -> Any:
 SPAN = "compile"
 AUTOTUNE = "compile_autotune"
 
-# Cumulative, as torch measures them: each holds those below it.
+# Cumulative, as torch measures them: each includes the following ones.
 PARTS = {
     "dynamo": "dynamo_cumulative_compile_time_us",
     "aot_autograd": "aot_autograd_cumulative_compile_time_us",
@@ -180,32 +180,31 @@ PARTS = {
     "autotune": "compile_time_autotune_time_us",
 }
 CACHES = {"fx": "inductor_fx", "aot": "aotautograd"}
-MAX_REASON = 1000  # characters of a guard that failed
-MAX_BYPASSES = 4  # reasons that are kept of one compile
-MAX_EXPLAINED = 500  # recompiles of a process that are told with all guards and values
-MAX_REFUSED = 100  # places of a process that torch gave up on
+MAX_REASON = 1000  # characters of a failed guard
+MAX_BYPASSES = 4  # reasons per compile
+MAX_EXPLAINED = 500  # recompiles per process with all guards and values
+MAX_REFUSED = 100  # recorded frames per process that have reached the limit of recompiles
 
 
 class Compiles:
-    """The outermost compile that is going on, and the last one of each frame."""
+    """The outermost compile in progress, and the last one of each frame."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing was compiled yet by this process."""
         self.pid = recorder.pid
         self.span: int | None = None
         self.newest_span: dict[str, int] = {}  # compile id -> its newest span
-        self.failed_guards: dict[int, dict[str, Any]] = {}  # of the last failure, by thread
+        self.failed_guards: dict[int, dict[str, Any]] = {}  # thread -> guards that have just failed
         self.explained = self.limits_reached = 0
         self.bypass_reasons: list[str] = []
         self.shape_history = ShapeHistory()
-        self.settings_recorded = False  # under which torch and settings it compiles
+        self.settings_recorded = False
 
     def on_start(self, args: Any) -> None:
-        """torch calls this at the start of an outermost compile."""
-        if self.pid != recorder.pid:  # what a zygote has compiled is not this process's
+        """Called by torch at the start of an outermost compile."""
+        if self.pid != recorder.pid:  # forked: compiles of the fork server are not recorded
             self.reset()
         recorder.start()
         trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
@@ -216,24 +215,24 @@ class Compiles:
         self.newest_span[compile_id] = self.span
 
     def on_end(self, args: Any) -> None:
-        """And this at its end."""
+        """Called by torch at its end."""
         span, self.span = self.span, None
         leave(SPAN, span)
 
     def guards_failed(self, reasons: Any, frame: Any) -> None:
-        """Before a recompile: what every compiled version of the frame has against this call."""
+        """Before a recompile: record why no compiled version of the frame fits this call."""
         if self.explained < MAX_EXPLAINED:
             self.explained += 1
             self.failed_guards[recorder.thread()] = explain_recompile(reasons, frame)
 
     def bypass(self, error: BaseException) -> None:
-        """A cache is not asked, as what is compiled cannot be kept in it."""
+        """A cache is not used, as it cannot store this result."""
         reason = str(error)[:200]
         if reason not in self.bypass_reasons and len(self.bypass_reasons) < MAX_BYPASSES:
             self.bypass_reasons.append(reason)
 
     def on_metrics(self, metrics: Any) -> None:
-        """Soon after that dynamo knows what it was; nested compiles are left out."""
+        """Record the metrics of dynamo after a compile; nested compiles are omitted."""
         if getattr(metrics, "is_runtime", None) is True:
             self._runtime_autotune(metrics)
             return
@@ -255,7 +254,7 @@ class Compiles:
             recorder.emit("detail", id=span, **fields)
 
     def _limit_reached(self, metrics: Any, guards: dict[str, Any]) -> None:
-        """The limit of recompiles: from now on torch runs the frame without compiling it."""
+        """Record the limit of recompiles: from now on, torch runs the frame in eager mode."""
         limit = re.search(r"Limit type: (\w+)", str(getattr(metrics, "fail_reason", "")))
         self.limits_reached += 1
         if self.limits_reached > MAX_REFUSED:
@@ -269,14 +268,14 @@ class Compiles:
         )
 
     def _runtime_autotune(self, metrics: Any) -> None:
-        """Kernels were tuned while the compiled code ran: known only when that was over."""
+        """Record tuning of kernels at run time; it is known only after it has ended."""
         us = getattr(metrics, "runtime_triton_autotune_time_us", None)
         if us:
             end = time.monotonic_ns()
             recorder.span(AUTOTUNE, end - us * 1000, end)
 
     def _settings_once(self) -> dict[str, Any]:
-        """Once: the version of torch, and what is marked dynamic already."""
+        """The version of torch and the dynamic sources, for the first event only."""
         if self.settings_recorded:
             return {}
         self.settings_recorded = True
@@ -287,7 +286,7 @@ compiles = Compiles()
 
 
 def describe_compile(metrics: Any) -> dict[str, Any]:
-    """What of dynamo's CompilationMetrics a reader of the journal wants."""
+    """The fields of the journal from dynamo's CompilationMetrics."""
     fields: dict[str, Any] = {}
     file = getattr(metrics, "co_filename", None)
     if file:
@@ -305,7 +304,7 @@ def describe_compile(metrics: Any) -> dict[str, Any]:
     if hits or misses:
         fields["cache"] = {name: counts for name, counts in caches.items() if any(counts)}
     parts = {name: getattr(metrics, key, None) for name, key in PARTS.items()}
-    if not _uses_gpu():  # torch counts the C++ compiler's time there too
+    if not _uses_gpu():  # torch counts the C++ compiler there too
         parts["cpp"] = parts.pop("triton")
     fields["parts_us"] = {name: us for name, us in parts.items() if us}
     return fields
@@ -318,7 +317,7 @@ def _uses_gpu() -> bool:
 
 
 def _cache_lookups(metrics: Any, column: str) -> list[int]:
-    """Hits and misses of one cache, the local and the remote part of it together."""
+    """Hits and misses of a cache, local and remote summed up."""
     return [
         sum(
             getattr(metrics, f"{column}_{place}_cache_{how}_count", None) or 0
@@ -337,7 +336,7 @@ def install(callback: ModuleType) -> None:
         handler.register_end_callback(lambda args: guard("dynamo", compiles.on_end, args))
 
     def clear(original: Callable[..., Any]) -> Any:
-        result = original()  # torch._dynamo.reset() takes everybody's callbacks
+        result = original()  # torch._dynamo.reset() removes all callbacks
         guard("dynamo", register)
         return result
 

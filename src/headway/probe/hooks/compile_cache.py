@@ -30,13 +30,13 @@ from headway.probe.recorder import guard, recorder
 from headway.storage.atomic_write import write_atomically
 
 SPAN = "compile_cache"
-TIMEOUT_S = 120.0  # an answer that takes longer is not worth it
+TIMEOUT_S = 120.0  # of the wait for the cache
 POLL_S = 0.005
-LIVENESS_POLLS = 100  # looks
+LIVENESS_POLLS = 100  # polls between two checks that the launcher lives
 
 
 class CacheClient:
-    """This process's side of the talk with the launcher."""
+    """Exchanges messages with the launcher, in files."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -47,9 +47,9 @@ class CacheClient:
         self.compile_seconds = 0.0
 
     def request(self, torch: ModuleType) -> None:
-        """Say what this machine is, unless another process of the node has."""
+        """Describe this machine, unless another process of the node has done so."""
         folder = os.environ.get(ENV_COMPILE, "")
-        if not os.path.isdir(folder):  # another machine than the launcher's, or it has ended
+        if not os.path.isdir(folder):  # the launcher runs on another machine, or has ended
             _use_own_folders(folder)
             return
         facts = host_facts.compile_facts(torch)
@@ -59,7 +59,7 @@ class CacheClient:
             _put(path, facts)
 
     def wait(self) -> None:
-        """Until the cache folder is filled, or there is nothing to wait for."""
+        """Wait until the cache folder is filled, or there is nothing to wait for."""
         if self.answered or not self.folder:
             return
         self.answered = True
@@ -74,7 +74,7 @@ class CacheClient:
         self._share_profile()
 
     def has_exact_archive(self) -> bool:
-        """Whether the archive is of this very job: there should be nothing left to compile."""
+        """Whether the archive is of the same job, so that nothing should need a compile."""
         try:
             with open(self._path("ready", self.key), "rb") as file:
                 return bool(json.load(file)["level"] == "exact")
@@ -91,7 +91,7 @@ class CacheClient:
             time.sleep(POLL_S)
 
     def _launcher_is_alive(self) -> bool:
-        """The launcher holds this lock as long as it lives."""
+        """Whether the launcher holds its lock."""
         try:
             with open(os.path.join(self.folder, "lock"), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ class CacheClient:
         return False
 
     def _share_profile(self) -> None:
-        """What rank 0 has learned of changing sizes holds for the others: they run one program."""
+        """Use the PGO profile of rank 0 (dynamic sizes) for this rank too: same program."""
         rank = os.environ.get("RANK", "0")
         folder = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), "dynamo")
         if rank == "0" or not os.path.isdir(folder):
@@ -116,16 +116,16 @@ class CacheClient:
                 os.replace(temporary, own)
 
     def begin_compile(self) -> None:
-        """An outermost compile begins."""
+        """Start an outermost compile, after the cache has been filled."""
         self.wait()
         self.compile_started = time.monotonic_ns()
 
     def end_compile(self) -> None:
-        """And ends: the launcher learns that there may be something to save."""
+        """End it, and report the compile time: there may be something to archive."""
         if not self.folder or not self.compile_started:
             return
         pid = os.getpid()
-        if pid != self.pid:  # forked: what was compiled before is not its own
+        if pid != self.pid:  # forked: earlier compiles belong to the parent
             self.pid, self.compile_seconds = pid, 0.0
         self.compile_seconds += (time.monotonic_ns() - self.compile_started) / 1e9
         self.compile_started = 0
@@ -164,10 +164,10 @@ def install_callback(callback: ModuleType) -> None:
 
 
 def install_triton(compiler: ModuleType) -> None:
-    """triton.compiler.compiler: kernels that are compiled without torch.compile."""
+    """triton.compiler.compiler: kernels compiled without torch.compile."""
 
     def compile_(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if cache_client.compile_started:  # a part of what torch compiles
+        if cache_client.compile_started:  # a part of a compile of torch
             return original(*args, **kwargs)
         guard("cached", cache_client.begin_compile)
         try:
@@ -177,13 +177,13 @@ def install_triton(compiler: ModuleType) -> None:
 
     wrap(compiler, "compile", compile_)
     if getattr(getattr(compiler, "triton_key", None), "__module__", "") == compiler.__name__:
-        _cache_key_function(compiler, "triton_key")  # where Triton had it before 3.5
+        _cache_key_function(compiler, "triton_key")  # its place before Triton 3.5
 
 
 def install_isa(isa: ModuleType) -> None:
-    """torch._inductor.cpu_vec_isa: each process tries six libraries in processes of their own.
+    """torch._inductor.cpu_vec_isa: each process builds six test libraries in child processes.
 
-    What came of it is kept beside the libraries, for the same compiler, processor and torch.
+    The results are stored in the cache folder, for the same compiler, processor and torch.
     """
 
     def check(original: Callable[..., Any], self: Any, code: str) -> Any:
@@ -200,7 +200,7 @@ def install_isa(isa: ModuleType) -> None:
 
 
 def _build_result_path(isa: ModuleType, vec_isa: Any, code: str) -> str:
-    """The file that says whether this code builds and loads here."""
+    """The file with the result: whether this code builds and loads."""
     built = isa._get_isa_dry_compile_fingerprint(vec_isa.build_arch_flags())
     text = "\0".join((code, built, host_facts.cpu_features()))
     name = hashlib.sha256(text.encode()).hexdigest()[:40]
@@ -209,7 +209,7 @@ def _build_result_path(isa: ModuleType, vec_isa: Any, code: str) -> str:
 
 
 def _read_build(path: str) -> bool | None:
-    """What came of it before; None if that is not known."""
+    """The stored result; None if there is none."""
     try:
         with open(path, "rb") as file:
             return {b"1": True, b"0": False}.get(file.read())
@@ -218,23 +218,23 @@ def _read_build(path: str) -> bool | None:
 
 
 def install_codecache(codecache: ModuleType) -> None:
-    """torch._inductor.codecache: the header of 150 MB is made even for code that is there."""
+    """torch._inductor.codecache: it builds a header of 150 MB even for code that is cached."""
     _cache_key_function(codecache, "torch_key")
     if not hasattr(codecache, "_precompile_header"):
         return
 
     def precompile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if guard("cached", _is_built, codecache.__dict__):
-            return ""  # nothing will be built
+            return ""  # nothing has to be built
         return original(*args, **kwargs)
 
     wrap(codecache, "_precompile_header", precompile)
 
 
 def _is_built(names: dict[str, Any]) -> bool:
-    """Whether the library that the caller of the wrapped function is about to build is there.
+    """Whether the library that the caller of the wrapped function is about to build exists.
 
-    The caller is the innermost frame of the module with these global names.
+    The caller is the innermost frame of the module with these globals.
     """
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_globals is not names:
@@ -244,8 +244,10 @@ def _is_built(names: dict[str, Any]) -> bool:
 
 
 def install_heuristics(heuristics: ModuleType) -> None:
-    """torch._inductor.runtime.triton_heuristics: a kernel looks for what its tuning has found in
-    the folder that it was made in, which is not this one."""
+    """torch._inductor.runtime.triton_heuristics: read results of tuning from this cache folder.
+
+    A kernel would read them from the folder that it was compiled in.
+    """
 
     def recheck(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
         guard("cached", _set_own_folder, tuner)
@@ -262,9 +264,9 @@ def _set_own_folder(tuner: Any) -> None:
 
 
 def install_pool(async_compile: ModuleType) -> None:
-    """torch._inductor.async_compile: processes that compile are woken as soon as it has loaded.
+    """torch._inductor.async_compile: it starts compile workers as soon as it is imported.
 
-    With nothing to compile they only take time from the start; the first kernel still wakes them.
+    If nothing should need a compile, that only delays the start; the first kernel starts them.
     """
 
     def wakeup(original: Callable[..., Any], kind: type) -> Any:
@@ -280,7 +282,7 @@ def install_key(cache: ModuleType) -> None:
 
 
 def _cache_key_function(module: ModuleType, name: str) -> None:
-    """The hash of a package's files, hundreds of megabytes: asked for before the first lookup."""
+    """Cache the hash of a package's files (hundreds of MB), needed before the first lookup."""
     if not hasattr(module, name):
         return
     keys: dict[str, Any] = {}
@@ -302,7 +304,7 @@ def _cache_key_function(module: ModuleType, name: str) -> None:
 
 
 class BackgroundValue:
-    """What a call gives, worked out beside the rest of the start."""
+    """The result of a call that runs in a background thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call, self._value = call, None
@@ -314,15 +316,15 @@ class BackgroundValue:
             self._value = self._call()
 
     def result(self) -> Any:
-        """Waits for it; a fork may have lost the thread."""
+        """Wait for the result; call again if a fork has lost the thread."""
         self._thread.join()
         return self._call() if self._value is None else self._value
 
 
 def _key_path(name: str, package_key: BackgroundValue) -> str:
-    """The file that has the key, as long as the package's files are as old and as long as now.
+    """The file with the key, for the same sizes and modification times of the package's files.
 
-    That is what Python itself goes by when it takes bytecode for that of a source.
+    Python itself decides by these whether bytecode belongs to a source file.
     """
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if not folder or not cache_client.answered:
@@ -346,7 +348,7 @@ def _write_key(path: str, key: str | bytes) -> None:
 
 
 def install_profile(pgo: ModuleType) -> None:
-    """torch._dynamo.pgo: a function with a closure is known by a number of this process only."""
+    """torch._dynamo.pgo: identify a closure by its code, not by an id of this process."""
     if not hasattr(pgo, "_get_cell_hash_content"):
         return
 
@@ -358,10 +360,10 @@ def install_profile(pgo: ModuleType) -> None:
 
 
 def _cell_hash(cell: Any) -> int:
-    """By the code of the function in it."""
+    """A hash of the code of the function in the cell; 0 if there is none."""
     try:
         code = getattr(cell.cell_contents, "__code__", None)
-    except ValueError:  # nothing is in it yet
+    except ValueError:  # the cell is empty
         return 0
     if code is None:
         return 0
@@ -371,7 +373,7 @@ def _cell_hash(cell: Any) -> int:
 
 
 def _use_own_folders(folder: str) -> None:
-    """Those that torch and Triton have without us, and which stay from one job to the next."""
+    """Use the default cache folders of torch and Triton, which outlive the job."""
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         if folder and os.environ.get(name, "").startswith(f"{folder}/"):
             del os.environ[name]

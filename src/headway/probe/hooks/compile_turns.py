@@ -17,32 +17,30 @@ from headway.probe import ENV_COMPILE, ENV_LAUNCH, step_clock
 from headway.probe.recorder import recorder
 
 SPAN = "compile_turn"
-SHARED_TRIGGERS = (
-    "DYNAMO",
-    "LAZY_BACKWARD",
-)  # other triggers run kernels, and may meet the other ranks
-CORES_PER_RANK = 2  # a rank that compiles keeps so many busy
+# Other triggers run kernels, and may communicate with other ranks.
+SHARED_TRIGGERS = ("DYNAMO", "LAZY_BACKWARD")
+CORES_PER_RANK = 2  # cores that a compile keeps busy
 TIMEOUT_S = 600.0
 POLL_S = 0.01
-HELPED_SHARE = 0.5  # of the first rank's time: who needs more has compiled it all himself
-MAX_GRANT_S = 1800.0  # at most, for the collectives after the compiles of one step
-MIN_GRANT_S = 1.0  # what is shorter does not matter to a timeout of minutes
+HELPED_SHARE = 0.5  # of the wait; a rank that takes longer has compiled all of it itself
+MAX_GRANT_S = 1800.0  # limit per step
+MIN_GRANT_S = 1.0  # less does not matter to a timeout of minutes
 
 
 class CompileQueue:
-    """This rank's place in the queue."""
+    """The position of this rank in the queue."""
 
     def __init__(self) -> None:
-        self.path = ""  # of the turn that this rank has
-        self.waited_s = 0.0  # what the first one took, while this one waited
+        self.path = ""  # the file of the turn that this rank has
+        self.waited_s = 0.0  # for the first rank
         self.compile_started = 0.0
         self.waiting_helps = True
-        self.queued_at = 0.0  # the compile that is going on, or the wait before it
-        self.step = 0  # of which
-        self.granted_s = 0.0  # was granted to collectives already
+        self.queued_at = 0.0  # start of the compile in progress, or of the wait before it
+        self.step = 0  # step of `granted_s`
+        self.granted_s = 0.0  # extra time granted to collectives
 
     def begin(self, trigger: str, compile_id: str) -> None:
-        """An outermost compile begins: take the turn, or let another rank go first."""
+        """Start an outermost compile: take the turn, or wait for the rank that has it."""
         self.compile_started, self.waited_s = time.monotonic(), 0.0
         self.queued_at = self.compile_started
         if trigger not in SHARED_TRIGGERS or not self.waiting_helps or not worth_waiting():
@@ -58,7 +56,7 @@ class CompileQueue:
             self.compile_started = time.monotonic()
 
     def end(self) -> None:
-        """It is over."""
+        """End the compile, and let the other ranks continue."""
         if self.path:
             os.replace(self.path, f"{self.path}.done")
             self.path = ""
@@ -68,11 +66,10 @@ class CompileQueue:
         self._extend_collective_timeout(time.monotonic() - self.queued_at)
 
     def _extend_collective_timeout(self, compile_s: float) -> None:
-        """More time for the next collectives, on this rank: the others may compile as long, one
-        after the other.
+        """Extend the timeout of the next collectives: the other ranks may compile as long in turn.
 
-        NCCL adds up what is granted until a collective that was given it is done, in each group by
-        itself: one that is not used keeps all. So it is as long as compiles really took.
+        NCCL sums up extensions per group until a collective with an extension has finished, so an
+        unused group keeps all of them. Therefore no more than the measured time is granted.
         """
         if self.step != step_clock.steps:
             self.step, self.granted_s = step_clock.steps, 0.0
@@ -98,7 +95,7 @@ compile_queue = CompileQueue()
 
 
 def worth_waiting() -> bool:
-    """Whether the ranks of this node would be in each other's way, and make the same code."""
+    """Whether the ranks of this node share too few cores and compile the same code."""
     ranks = _local_ranks()
     cores = len(os.sched_getaffinity(0))
     if (
@@ -108,19 +105,19 @@ def worth_waiting() -> bool:
     ):
         return False
     torch: Any = sys.modules["torch"]
-    if torch._dynamo.config.enable_compiler_collectives:  # compiles wait for each other already
+    if torch._dynamo.config.enable_compiler_collectives:  # compiles are synchronized already
         return False
-    # The number of a GPU is part of the code: what one rank makes for its own is no other's.
+    # The index of the GPU is part of the code, so ranks with different indexes cannot share it.
     return not torch.cuda.is_available() or torch.cuda.device_count() == 1
 
 
 def _local_ranks() -> int:
-    """Of this node."""
+    """Number of ranks on this node."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
 def extend_collective_timeouts(seconds: float) -> None:
-    """Of the next collective of each group of NCCL."""
+    """Extend the timeout of the next collective of each NCCL group."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
@@ -140,7 +137,7 @@ def _is_alive(path: str) -> bool:
         with open(path, encoding="ascii") as file:
             os.kill(int(file.read() or 0) or os.getpid(), 0)
     except (FileNotFoundError, ProcessLookupError):
-        return False  # it is done, or dead
+        return False  # it has finished, or is dead
     except PermissionError:
         pass
     return True

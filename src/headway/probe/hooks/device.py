@@ -1,10 +1,10 @@
-"""The device: its initialisation, and what it still works off when the host already waits.
+"""The device: its initialization, and queued work that still runs while the host waits.
 
-A GPU runs behind the host by its launch queue. So a save, an evaluation or a wait for data begins,
-on the host, while queued steps are still being trained. Two events tell how long: the first, put
-into the queue when the wait begins, is done when the queue is; the second, when the wait ends, is
-done at once on an idle device. What lies between them is the part of the wait in which the device
-stood still. They are asked for later, and never waited for.
+A GPU lags behind the host by its launch queue: a save, an evaluation or a wait for data begins on
+the host while queued steps are still running. Two events measure that: the first is put into the
+queue when the wait begins, and completes when the queued work has; the second, when the wait ends,
+completes at once on an idle device. The time between them is the part of the wait in which the
+device was idle. They are queried later, without waiting.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headway.probe.patching import enter, inside, is_in_loop, leave, wrap
 from headway.probe.recorder import guard, guard_end, recorder
 
 SPAN = "device_init"
-MIN_DRAIN_NS = 1_000_000  # ns; a shorter drain is noise
+MIN_DRAIN_NS = 1_000_000  # a shorter drain is noise
 
 
 class _PendingWait(NamedTuple):
-    """A wait whose second event is not known to be done yet."""
+    """A wait whose second event may not have completed."""
 
     start: int
     end: int
@@ -63,8 +63,8 @@ def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def mark_queue() -> Any:
-    """An event at the end of what is queued now; None without a device to ask."""
-    if _cuda is None or _cuda.is_current_stream_capturing():  # it would end up in the user's graph
+    """Record an event at the end of the queue; None without a device."""
+    if _cuda is None or _cuda.is_current_stream_capturing():  # not into a CUDA graph of the job
         return None
     event = _cuda.Event(enable_timing=True)
     event.record()
@@ -72,14 +72,14 @@ def mark_queue() -> Any:
 
 
 def note_drain(first: Any, start: int, end: int, *, short: bool = False) -> None:
-    """A wait from `start` to `end` is over, `first` was marked when it began."""
+    """Measure a wait from `start` to `end`; `first` is the event at its start."""
     second = mark_queue() if first is not None else None
     if second is not None:
         _pending.append(_PendingWait(start, end, first, second, short))
 
 
 def write_drains() -> None:
-    """Write down the drains whose events are done."""
+    """Record the drains whose events have completed."""
     if not _pending or _cuda.is_current_stream_capturing():
         return
     while _pending and _pending[0].second.query():
@@ -93,12 +93,12 @@ def write_drains() -> None:
 
 
 def _drop(start: int, end: int) -> None:
-    """Waits in between were no stalls."""
+    """Drop short waits in an interval that was not training."""
     _pending[:] = [w for w in _pending if not (w.short and start <= w.start < end)]
 
 
 def _note_wait(start: int, end: int, marker: Any, ended: bool) -> bool:
-    """A wait for data in the loop; True when it was no stall, or will be counted later."""
+    """Check a wait for data in the loop; True if it was not a stall, or is counted later."""
     if _cuda is None or not is_in_loop() or _cuda.is_current_stream_capturing():
         return False
     short = end - start < step_clock.LONG_WAIT

@@ -1,9 +1,10 @@
 """Evaluation between steps: `model.eval()` ... `model.train()`, or batches read without grad.
 
-`eval()` alone proves nothing: frozen teachers are put into eval mode too. It counts when the same
-module is back in train mode by the next step, or when batches were read with gradients off. The
-end is the last exit from no_grad (or the last such batch) before training went on. Training leaves
-no_grad too, as in `clip_grad_norm_`: with the module back in train mode one exit ends it.
+`eval()` alone is not an evaluation: frozen teacher models are put into eval mode too. It counts if
+the same module is back in train mode by the next step, or if batches were read with gradients off.
+The end is the last exit from no_grad (or the last such batch) before training continued. Training
+exits no_grad too, as in `clip_grad_norm_`: once the module is back in train mode, the first exit
+ends the evaluation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headway.probe.recorder import guard, recorder
 
 
 class Evaluation:
-    """What is known of an evaluation that may be going on."""
+    """The evaluation that may be in progress."""
 
     def __init__(self) -> None:
         self.since = 0
@@ -30,12 +31,12 @@ class Evaluation:
         self.module: Callable[[], Any] = lambda: None
         self.span: int | None = None
         self.marker: Any = None
-        self.grad_restored = False  # gradients are back on
-        # Modules that stay in eval mode while others train; by id, as not all can be hashed.
+        self.grad_restored = False  # gradients are enabled again
+        # Modules that stay in eval mode during training; by id, as some are not hashable.
         self.frozen: dict[int, weakref.ref[Any]] = {}
 
     def eval_called(self, module: Any) -> None:
-        """`module.eval()` in the thread that makes the steps."""
+        """Called for `module.eval()`; counts in the thread that makes the steps."""
         if not is_in_loop() or self._is_frozen(module):
             return
         self.module = weakref.ref(module)
@@ -46,7 +47,7 @@ class Evaluation:
         return reference is not None and reference() is module
 
     def on_wait(self, start: int, end: int, marker: Any, ended: bool) -> bool:
-        """A batch was read; True when it was for evaluation."""
+        """A batch was read; True if it was for an evaluation."""
         if not is_in_loop():
             return False
         if not step_clock.grad_enabled():
@@ -62,7 +63,7 @@ class Evaluation:
             return False
         module = self.module()
         if module is not None and not module.training:
-            self.last_activity = end  # gradients on, but the model is still in eval mode
+            self.last_activity = end  # gradients are on, but the model is in eval mode
             if not ended:
                 step_clock.not_for_training()
             return True
@@ -70,7 +71,7 @@ class Evaluation:
         return False
 
     def on_step(self, t: int) -> None:
-        """Training went on."""
+        """A step was made: the evaluation has ended."""
         if not self.since:
             return
         module = self.module()
@@ -82,7 +83,7 @@ class Evaluation:
         self.finish(self.last_activity or self.since)
 
     def finish(self, end: int) -> None:
-        """The evaluation ended at `end`."""
+        """Record the evaluation, which ended at `end`."""
         if self.span is not None:
             recorder.end(self.span, end)
         elif end > self.since:
@@ -91,7 +92,7 @@ class Evaluation:
         self._forget()
 
     def at_end(self) -> None:
-        """The process ends while it evaluates."""
+        """Record an evaluation that is in progress when the process ends."""
         if self.since and self.span is not None:
             self.finish(monotonic_ns())
         elif self.since and self.last_activity:
@@ -111,7 +112,7 @@ class Evaluation:
         step_clock.resume_fast_path()
 
     def on_grad_enabled(self) -> None:
-        """Gradients are back on, or will be."""
+        """Called at every exit from no_grad or inference_mode."""
         if not guard("evaluation", is_in_loop):
             return
         module = self.module()
@@ -138,7 +139,7 @@ def _wrap_exit(kind: Any) -> None:
             current.on_grad_enabled()
         return result
 
-    # TorchScript compiles this method from its source, with the names of its module: both stay.
+    # TorchScript compiles this method from its source and the globals of its module: keep both.
     exit_function = FunctionType(
         __exit__.__code__, original.__globals__, "__exit__", None, __exit__.__closure__
     )

@@ -19,11 +19,11 @@ from headway.probe.recorder import guard, recorder
 
 
 def torch_loaded(torch: ModuleType) -> None:
-    """`import torch` is done."""
+    """torch"""
     step_clock.grad_enabled = torch.is_grad_enabled
     step_clock.gradients = gradients
     patching.tracing = torch.compiler.is_dynamo_compiling
-    spanned(torch, "compile", "compile_import")  # the call compiles nothing yet, but imports much
+    spanned(torch, "compile", "compile_import")  # the call does not compile yet, but imports a lot
     if recorder.rank is not None:
         recorder.start()
 
@@ -35,11 +35,11 @@ def install_optimizer(optimizer: ModuleType) -> None:
     step_clock.on_first_step.append(lambda t: import_hook.stop_timing())
 
 
-MAX_PARAMETERS = 20  # parameters, while it is not known whether a batch is trained on
+MAX_PARAMETERS = 20  # parameters to check for gradients
 
 
 def gradients() -> Callable[[], bool]:
-    """Whether gradients of the optimizer whose steps count have been written since this call."""
+    """Return a check whether gradients of the counted optimizer were written since this call."""
     before = [_version(parameter) for parameter in _parameters()]
 
     def written() -> bool:
@@ -62,7 +62,7 @@ def _version(parameter: Any) -> tuple[Callable[[], Any], int]:
 
 
 def _is_written(before: tuple[Callable[[], Any], int], parameter: Any) -> bool:
-    """A gradient that was only set to None was not written."""
+    """Whether the gradient was written; setting it to None does not count."""
     (old_gradient, old_version), (new_gradient, new_version) = before, _version(parameter)
     return new_gradient() is not None and (
         new_gradient() is not old_gradient() or new_version != old_version
@@ -77,7 +77,7 @@ def install_dataloader(dataloader: ModuleType) -> None:
 
 
 def _make_iterator(original: Callable[..., Any], self: Any) -> Any:
-    """Workers are started here; what that takes is part of the wait."""
+    """Time the creation of an iterator, which starts the workers."""
     guard("data", recorder.start)
     start = monotonic_ns()
     iterator = original(self)

@@ -20,15 +20,15 @@ SPAN = "train_module_creation"
 
 
 class Construction:
-    """One stretch of building: open from the first module, closed at the last parameter."""
+    """A span of model construction, from the first module to the last parameter."""
 
     def __init__(self) -> None:
         self.span: int | None = None
         self.last_registration = 0
-        self.finished = False  # the first step is made
+        self.finished = False  # after the first step
 
     def on_module_init(self) -> None:
-        """A module's `__init__` has been entered."""
+        """Called before the `__init__` of every module."""
         if self.finished or self.span is not None or inside(SPAN) or inside("compile"):
             return
         if recorder.thread() == 0:
@@ -37,12 +37,12 @@ class Construction:
             self.last_registration = monotonic_ns()
 
     def on_registration(self, *_: Any) -> None:
-        """A parameter, a buffer or a child module has been registered."""
+        """Called when a parameter, a buffer or a child module was registered."""
         if not patching.tracing():
             self.last_registration = monotonic_ns()
 
     def close_span(self) -> None:
-        """Something else begins: what was built, was built when its last part was made."""
+        """Close the span at the last registration: something else begins."""
         if self.span is not None and recorder.thread() == 0:
             span, self.span = self.span, None
             recorder.end(span, self.last_registration)

@@ -1,4 +1,4 @@
-"""Exports of the model for serving: torch.export, TorchScript, AOTInductor, ONNX."""
+"""Model exports for serving: torch.export, TorchScript, AOTInductor, ONNX."""
 
 from __future__ import annotations
 

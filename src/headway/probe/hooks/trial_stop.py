@@ -1,7 +1,7 @@
 """End this process after a given number of steps, for a trial of a job. Loaded only on request.
 
-The process ends at once and in order: its journal is complete, its exit code is 0, and nothing that
-the job does at its own end (a last save, say) runs.
+The process ends immediately, with a complete journal and exit code 0. Code that the job runs at its
+end, such as a last save, does not run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headway.probe.patching import after_sdk_steps
 from headway.probe.recorder import guard, recorder
 
 PREFIX = ".stopped"
-TIMEOUT_S = 10.0  # for ranks that are behind: what this one sent them must still arrive
+TIMEOUT_S = 10.0  # of the wait for slower ranks, which may need data from this one
 
 _installed: set[str] = set()
 
 
 def install(module: ModuleType) -> None:
-    """torch.optim.optimizer, and the loop's own word for a step."""
+    """torch.optim.optimizer, and `headway.step()`."""
     if module.__name__ == "torch.optim.optimizer" and "optimizer" not in _installed:
         _installed.add("optimizer")
         module.register_optimizer_step_post_hook(after_step)
@@ -34,7 +34,7 @@ def install(module: ModuleType) -> None:
 
 
 def after_step(*_: Any) -> None:
-    """After every step that was counted."""
+    """Called after every counted step."""
     guard("stop", _check_limit)
 
 
