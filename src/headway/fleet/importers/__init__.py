@@ -43,7 +43,7 @@ BUILT_IN = (
 class Importer(Protocol):
     """What turns files of one format into runs."""
 
-    def recognises(self, source: Source) -> bool:
+    def detect(self, source: Source) -> bool:
         """Whether a file has this format."""
 
     def read(self, sources: Sequence[Source]) -> Iterable[RunRecord]:
@@ -71,7 +71,7 @@ def detect(source: Source) -> str:
     """The name of the reader that knows a file; UsageError if none does."""
     for name in importer_names():
         with _usage_errors(name, [source]):
-            if load_importer(name).recognises(source):
+            if load_importer(name).detect(source):
                 return name
     raise UsageError(
         f"{source.name} is neither a run nor a record that a reader knows; "
@@ -84,10 +84,10 @@ def detect(source: Source) -> str:
 def read_runs(name: str, sources: Sequence[Source]) -> list[RunRecord]:
     """All runs in files of one kind; UsageError where they are not what they should be."""
     with _usage_errors(name, sources):
-        found = list(load_importer(name).read(sources))
-        for record in found:
+        records = list(load_importer(name).read(sources))
+        for record in records:
             record.check()
-        return found
+        return records
 
 
 @contextlib.contextmanager
@@ -98,9 +98,9 @@ def _usage_errors(name: str, sources: Sequence[Source]) -> Iterator[None]:
     except (HeadwayError, OSError):
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_ERROR_LENGTH]
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_ERROR_LENGTH]
         raise UsageError(
-            f"{source_names(sources)}: this is not what {name} writes: {why}",
+            f"{source_names(sources)}: this is not what {name} writes: {reason}",
             code="record-invalid",
             reader=name,
         ) from error
@@ -108,27 +108,31 @@ def _usage_errors(name: str, sources: Sequence[Source]) -> Iterator[None]:
 
 def read_sources(paths: Sequence[str]) -> list[Source]:
     """The files, and those in folders that are named."""
-    found: list[Source] = []
+    sources: list[Source] = []
     for path in map(Path, paths):
         if not path.exists():
             raise UsageError(f"there is no file {path}", code="file-not-found")
-        inside = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
-        found += map(read_source, inside)
-    return found
+        files = (
+            sorted(entry for entry in path.iterdir() if entry.is_file())
+            if path.is_dir()
+            else [path]
+        )
+        sources += map(read_source, files)
+    return sources
 
 
 def import_files(
     files: Sequence[Source], name: str | None, store: Store | Database, labels: Mapping[str, str]
 ) -> tuple[int, int]:
     """All runs in them; how many, and how many attempts they had. Files of a kind go together."""
-    kinds: dict[str, list[Source]] = defaultdict(list)
+    by_importer: dict[str, list[Source]] = defaultdict(list)
     for source in files:
-        kinds[name or detect(source)].append(source)
+        by_importer[name or detect(source)].append(source)
     runs = attempts = 0
-    for kind, alike in kinds.items():
-        for record in read_runs(kind, alike):
-            found = build_ledger(record)
-            store.write(to_rows(found, job=record.job, labels=labels), as_of=as_of(found))
+    for importer, sources in by_importer.items():
+        for record in read_runs(importer, sources):
+            ledger = build_ledger(record)
+            store.write(to_rows(ledger, job=record.job, labels=labels), as_of=as_of(ledger))
             runs += 1
-            attempts += len(found.attempts)
+            attempts += len(ledger.attempts)
     return runs, attempts

@@ -37,44 +37,47 @@ DISRUPTED = {
 }
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """Pods, Jobs, or a list with one of them."""
-    return any(one.get("kind") in ("Pod", "Job") for one in _items(source))
+    return any(item.get("kind") in ("Pod", "Job") for item in _items(source))
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each Job, JobSet or lone pod that asks for accelerators."""
     pods: dict[str, tuple[Object, float]] = {}
-    waited: set[tuple[str, str]] = set()
+    unscheduled: set[tuple[str, str]] = set()
     jobs: dict[tuple[str, str], Object] = {}
     for source in sources:
-        for one in _items(source):
-            if one.get("kind") == "Pod":
-                pods[one["metadata"]["uid"]] = (one, source.taken)
-            elif one.get("kind") == "Job":
-                jobs[_place(one)] = one
-            elif one.get("kind") == "Event" and one.get("reason") == "FailedScheduling":
-                about = one.get("involvedObject") or one.get("regarding") or {}
-                waited.add((about.get("namespace", ""), about.get("name", "")))
+        for item in _items(source):
+            if item.get("kind") == "Pod":
+                pods[item["metadata"]["uid"]] = (item, source.collected_at)
+            elif item.get("kind") == "Job":
+                jobs[_place(item)] = item
+            elif item.get("kind") == "Event" and item.get("reason") == "FailedScheduling":
+                subject = item.get("involvedObject") or item.get("regarding") or {}
+                unscheduled.add((subject.get("namespace", ""), subject.get("name", "")))
     runs: dict[tuple[str, str, str], list[_Pod]] = defaultdict(list)
-    for pod, taken in pods.values():
+    for pod, collected_at in pods.values():
         if _accelerators(pod):
-            runs[_owner(pod)].append(_pod(pod, taken))
-    for (space, kind, name), found in runs.items():
+            runs[_owner(pod)].append(_pod(pod, collected_at))
+    for (space, kind, name), members in runs.items():
         limit = _deadline(jobs.get((space, name)))
-        gangs = _attempts(found)
-        begins = [gang.made if gang.placed is None else gang.placed for gang in gangs[1:]]
-        lives = [
-            _attempt_record(gang, until, waited, limit)
+        gangs = _attempts(members)
+        begins = [
+            gang.created_at if gang.scheduled_at is None else gang.scheduled_at
+            for gang in gangs[1:]
+        ]
+        records = [
+            _attempt_record(gang, until, unscheduled, limit)
             for gang, until in zip(gangs, [*begins, None], strict=True)
         ]
-        lived = tuple(life for life in lives if life is not None)
-        if lived:
-            first = min(pod.object["metadata"]["creationTimestamp"] for pod in found)
+        attempts = tuple(record for record in records if record is not None)
+        if attempts:
+            first = min(pod.object["metadata"]["creationTimestamp"] for pod in members)
             yield RunRecord(
                 key=f"kubernetes {space} {kind} {name} {first}",
                 run=name,
-                lives=lived,
+                attempts=attempts,
                 job=name,
                 labels={"reader": "kubernetes", "namespace": space},
             )
@@ -83,13 +86,13 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
 def _items(source: Source) -> Iterator[Object]:
     if '"kind"' not in source.text:
         return
-    for found in source.objects():
-        if found.get("kind") in KINDS:
-            yield from found.get("items") or (found,)
+    for content in source.objects():
+        if content.get("kind") in KINDS:
+            yield from content.get("items") or (content,)
 
 
-def _place(one: Object) -> tuple[str, str]:
-    return one["metadata"].get("namespace", ""), one["metadata"]["name"]
+def _place(item: Object) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
 def _labels(pod: Object) -> Mapping[str, str]:
@@ -112,10 +115,10 @@ class _Pod(NamedTuple):
     """A pod of a run, and when it was there; seconds since the epoch."""
 
     object: Object
-    taken: float  # when it was looked at
-    made: float
-    placed: float | None
-    ended: float  # endless where it was alive when it was looked at
+    collected_at: float
+    created_at: float
+    scheduled_at: float | None
+    ended_at: float  # infinite if it was alive
 
 
 class _Gang(NamedTuple):
@@ -125,29 +128,31 @@ class _Gang(NamedTuple):
     old: list[_Pod]
 
     @property
-    def made(self) -> float:
+    def created_at(self) -> float:
         """When the first of the new ones was."""
-        return min(pod.made for pod in self.new)
+        return min(pod.created_at for pod in self.new)
 
     @property
-    def placed(self) -> float | None:
+    def scheduled_at(self) -> float | None:
         """When the last of the new ones had its node; None while one has not."""
-        placed = [pod.placed for pod in self.new if pod.placed is not None]
+        placed = [pod.scheduled_at for pod in self.new if pod.scheduled_at is not None]
         return max(placed) if len(placed) == len(self.new) else None
 
 
-def _pod(pod: Object, taken: float) -> _Pod:
+def _pod(pod: Object, collected_at: float) -> _Pod:
     ended = _container(pod, "finishedAt")
     if ended is None:
         ended = _when(pod, "DisruptionTarget")
     made = parse_iso8601(pod["metadata"]["creationTimestamp"])
-    return _Pod(pod, taken, made, _when(pod, "PodScheduled"), inf if ended is None else ended)
+    return _Pod(
+        pod, collected_at, made, _when(pod, "PodScheduled"), inf if ended is None else ended
+    )
 
 
 def _attempts(pods: Sequence[_Pod]) -> list[_Gang]:
     """In order. JobSet itself says which restart of the whole set a pod is of."""
     restarts: dict[int, list[_Pod]] = defaultdict(list)
-    for pod in sorted(pods, key=lambda pod: (pod.made, _place(pod.object))):
+    for pod in sorted(pods, key=lambda pod: (pod.created_at, _place(pod.object))):
         restarts[int(_labels(pod.object).get(RESTART, 0))].append(pod)
     return [gang for number in sorted(restarts) for gang in _gangs(restarts[number])]
 
@@ -162,9 +167,9 @@ def _gangs(pods: Sequence[_Pod]) -> Iterator[_Gang]:
         seats.setdefault(_seat(pod, seats), []).append(pod)
     for number in range(max(map(len, seats.values()))):
         new = [seat[number] for seat in seats.values() if len(seat) > number]
-        begin = min(pod.made for pod in new)
+        begin = min(pod.created_at for pod in new)
         last = [seat[-1] for seat in seats.values() if len(seat) <= number]
-        yield _Gang(new, [pod for pod in last if pod.ended > begin])
+        yield _Gang(new, [pod for pod in last if pod.ended_at > begin])
 
 
 def _seat(
@@ -174,37 +179,41 @@ def _seat(
     labels = _labels(pod.object)
     if any(name in labels for name in INDEX):
         return tuple(labels.get(name, "") for name in (*GROUP, *INDEX))
-    left = [
-        (there[-1].ended, seat)
-        for seat, there in seats.items()
-        if isinstance(seat, int) and there[-1].ended <= pod.made
+    free = [
+        (occupants[-1].ended_at, seat)
+        for seat, occupants in seats.items()
+        if isinstance(seat, int) and occupants[-1].ended_at <= pod.created_at
     ]
-    return min(left)[1] if left else len(seats)
+    return min(free)[1] if free else len(seats)
 
 
 def _attempt_record(
-    gang: _Gang, until: float | None, waited: set[tuple[str, str]], limit: str
+    gang: _Gang, until: float | None, unscheduled: set[tuple[str, str]], limit: str
 ) -> AttemptRecord | None:
     """None where a pod has no node yet; `until` is when the next attempt began."""
-    start = gang.placed
+    start = gang.scheduled_at
     if start is None:
         return None
     pods = [*gang.new, *gang.old]
-    over = [pod for pod in pods if pod.ended < inf and (until is None or pod.ended <= until)]
-    disrupted = any(_when(pod.object, "DisruptionTarget") is not None for pod in over)
-    alive = until is None and len(over) < len(pods) and not disrupted
-    taken = max(pod.taken for pod in pods)
-    end = taken if alive else max((pod.ended for pod in over), default=until or taken)
-    begun = [at for pod in pods if (at := _container(pod.object, "startedAt")) is not None]
+    ended = [pod for pod in pods if pod.ended_at < inf and (until is None or pod.ended_at <= until)]
+    disrupted = any(_when(pod.object, "DisruptionTarget") is not None for pod in ended)
+    alive = until is None and len(ended) < len(pods) and not disrupted
+    collected_at = max(pod.collected_at for pod in pods)
+    end = (
+        collected_at
+        if alive
+        else max((pod.ended_at for pod in ended), default=until or collected_at)
+    )
+    starts = [at for pod in pods if (at := _container(pod.object, "startedAt")) is not None]
     spans = []
-    capacity = any(_place(pod.object) in waited for pod in gang.new)
-    if not capacity and start > gang.made:
-        spans.append(Span(gang.made, start, "scheduling"))
-    ready = max(begun) if len(begun) == len(pods) else end  # sandbox, image, volumes
+    capacity = any(_place(pod.object) in unscheduled for pod in gang.new)
+    if not capacity and start > gang.created_at:
+        spans.append(Span(gang.created_at, start, "scheduling"))
+    ready = max(starts) if len(starts) == len(pods) else end  # sandbox, image, volumes
     if ready > start:
         spans.append(Span(start, min(ready, end), "hardware_setup"))
-    outcome, category, evidence = _why([pod.object for pod in over], alive, limit)
-    if outcome == "completed" and len(over) < len(pods):
+    outcome, category, evidence = _outcome([pod.object for pod in ended], alive, limit)
+    if outcome == "completed" and len(ended) < len(pods):
         outcome, evidence = "failed", "a pod was replaced"
     return AttemptRecord(
         start=start,
@@ -213,68 +222,68 @@ def _attempt_record(
         accelerators=sum(_accelerators(pod.object) for pod in pods),
         spans=tuple(spans),
         hosts=tuple(dict.fromkeys(pod.object["spec"].get("nodeName") or "" for pod in pods)),
-        queued=start - gang.made if capacity else 0.0,
+        queued=start - gang.created_at if capacity else 0.0,
         category=category,
         evidence=evidence,
     )
 
 
-def _why(pods: Sequence[Object], alive: bool, limit: str) -> tuple[Outcome, str, str]:
+def _outcome(pods: Sequence[Object], alive: bool, limit: str) -> tuple[Outcome, str, str]:
     for pod in pods:
-        for one in _conditions(pod):
-            if one["type"] == "DisruptionTarget" and one["status"] == "True":
-                category = DISRUPTED.get(one.get("reason", ""), "unknown")
+        for condition in _conditions(pod):
+            if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+                category = DISRUPTED.get(condition.get("reason", ""), "unknown")
                 outcome: Outcome = "preempted" if category == "preemption" else "failed"
-                return outcome, category, f"pod {_place(pod)[1]}: {one.get('reason')}"
+                return outcome, category, f"pod {_place(pod)[1]}: {condition.get('reason')}"
     if alive:
         return "running", "unknown", ""
     if limit:
         return "failed", "time_limit", limit
     for pod in pods:
-        for ended in _ended(pod):
-            if ended.get("reason") == "OOMKilled":
+        for state in _ended(pod):
+            if state.get("reason") == "OOMKilled":
                 return "failed", "host_oom", f"pod {_place(pod)[1]}: OOMKilled"
     for pod in pods:
-        for ended in _ended(pod):
-            if ended.get("exitCode"):
-                told = f"pod {_place(pod)[1]} exited with {ended['exitCode']}"
-                return "failed", "unknown", told
+        for state in _ended(pod):
+            if state.get("exitCode"):
+                evidence = f"pod {_place(pod)[1]} exited with {state['exitCode']}"
+                return "failed", "unknown", evidence
     return "completed", "unknown", ""
 
 
 def _deadline(job: Object | None) -> str:
-    for one in _conditions(job or {}):
-        if one["type"] == "Failed" and one.get("reason") == "DeadlineExceeded":
+    for condition in _conditions(job or {}):
+        if condition["type"] == "Failed" and condition.get("reason") == "DeadlineExceeded":
             return "DeadlineExceeded"
     return ""
 
 
-def _conditions(one: Object) -> Sequence[Object]:
-    return (one.get("status") or {}).get("conditions") or ()
+def _conditions(item: Object) -> Sequence[Object]:
+    return (item.get("status") or {}).get("conditions") or ()
 
 
 def _when(pod: Object, kind: str) -> float | None:
-    for one in _conditions(pod):
-        if one["type"] == kind and one["status"] == "True":
-            return parse_iso8601(one["lastTransitionTime"])
+    for condition in _conditions(pod):
+        if condition["type"] == kind and condition["status"] == "True":
+            return parse_iso8601(condition["lastTransitionTime"])
     return None
 
 
 def _ended(pod: Object) -> Iterator[Object]:
-    for one in pod["status"].get("containerStatuses") or ():
-        if "terminated" in one["state"]:
-            yield one["state"]["terminated"]
+    for status in pod["status"].get("containerStatuses") or ():
+        if "terminated" in status["state"]:
+            yield status["state"]["terminated"]
 
 
-def _container(pod: Object, what: str) -> float | None:
+def _container(pod: Object, field: str) -> float | None:
     """When the last container of a pod started or ended; None while one has not."""
-    found = []
-    for one in pod["status"].get("containerStatuses") or ():
-        told = one["state"].get("terminated") or one["state"].get("running") or {}
-        if not told.get(what):
+    times = []
+    for status in pod["status"].get("containerStatuses") or ():
+        state = status["state"].get("terminated") or status["state"].get("running") or {}
+        if not state.get(field):
             return None
-        found.append(parse_iso8601(told[what]))
-    return max(found, default=None)
+        times.append(parse_iso8601(state[field]))
+    return max(times, default=None)
 
 
 def _accelerators(pod: Object) -> int:

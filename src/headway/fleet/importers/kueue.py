@@ -32,67 +32,69 @@ class ConditionChange(NamedTuple):
 
     at: float
     order: int
-    what: str
+    condition: str
     reason: str
 
 
 ORDER = ("QuotaReserved", "Admitted", "PodsReady", "Evicted", "Requeued", "Finished")
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """Workloads of Kueue."""
     return '"kueue.x-k8s.io/' in source.text and any(True for _ in _workloads(source))
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each Workload with accelerators that was admitted; all looks at it count."""
-    known: dict[str, Mapping[str, Any]] = {}
+    workloads: dict[str, Mapping[str, Any]] = {}
     changes: dict[str, set[ConditionChange]] = {}
-    taken: dict[str, float] = {}
+    collected_at: dict[str, float] = {}
     for source in sources:
-        for one in _workloads(source):
-            uid = one["metadata"]["uid"]
-            changes.setdefault(uid, set()).update(_changes(one))
-            known[uid], taken[uid] = one, source.taken
-    for uid, one in known.items():
-        made = parse_iso8601(one["metadata"]["creationTimestamp"])
-        accelerators = _accelerators(one)
-        lives = list(_attempt_records(sorted(changes[uid]), made, taken[uid], accelerators))
-        if lives and accelerators:
-            queue = one["spec"].get("queueName")
+        for workload in _workloads(source):
+            uid = workload["metadata"]["uid"]
+            changes.setdefault(uid, set()).update(_changes(workload))
+            workloads[uid], collected_at[uid] = workload, source.collected_at
+    for uid, workload in workloads.items():
+        created_at = parse_iso8601(workload["metadata"]["creationTimestamp"])
+        accelerators = _accelerators(workload)
+        attempts = list(
+            _attempt_records(sorted(changes[uid]), created_at, collected_at[uid], accelerators)
+        )
+        if attempts and accelerators:
+            queue = workload["spec"].get("queueName")
             yield RunRecord(
                 key=f"kueue {uid}",
-                run=one["metadata"]["name"],
-                lives=tuple(lives),
+                run=workload["metadata"]["name"],
+                attempts=tuple(attempts),
                 labels={"reader": "kueue", **({"queue": queue} if queue else {})},
             )
 
 
 def _workloads(source: Source) -> Iterator[Mapping[str, Any]]:
-    for found in source.objects():
-        for one in found.get("items") or (found,):
-            if one.get("kind") == "Workload":
-                yield one
+    for content in source.objects():
+        for item in content.get("items") or (content,):
+            if item.get("kind") == "Workload":
+                yield item
 
 
-def _changes(one: Mapping[str, Any]) -> Iterator[ConditionChange]:
-    for told in (one.get("status") or {}).get("conditions") or ():
-        if told["status"] == "True" and told["type"] in ORDER:
-            at = parse_iso8601(told["lastTransitionTime"])
+def _changes(workload: Mapping[str, Any]) -> Iterator[ConditionChange]:
+    for condition in (workload.get("status") or {}).get("conditions") or ():
+        if condition["status"] == "True" and condition["type"] in ORDER:
+            at = parse_iso8601(condition["lastTransitionTime"])
             yield ConditionChange(
-                at, ORDER.index(told["type"]), told["type"], told.get("reason") or ""
+                at, ORDER.index(condition["type"]), condition["type"], condition.get("reason") or ""
             )
 
 
 def _attempt_records(
-    changes: Sequence[ConditionChange], waits: float, taken: float, accelerators: int
+    changes: Sequence[ConditionChange], queued_since: float, collected_at: float, accelerators: int
 ) -> Iterator[AttemptRecord]:
     """Waiting for quota is waiting for capacity; then come the checks, and then the pods."""
     reserved: float | None = None
     admitted: float | None = None
     ready: float | None = None
 
-    def life(end: float, outcome: Outcome, category: str, evidence: str) -> AttemptRecord:
+    def make_record(end: float, outcome: Outcome, category: str, evidence: str) -> AttemptRecord:
         start = admitted if admitted is not None else end
         spans = []
         if reserved is not None and start > reserved:
@@ -104,40 +106,40 @@ def _attempt_records(
             outcome=outcome,
             accelerators=accelerators,
             spans=tuple(spans),
-            queued=max((reserved if reserved is not None else start) - waits, 0.0),
+            queued=max((reserved if reserved is not None else start) - queued_since, 0.0),
             category=category,
             evidence=evidence,
         )
 
-    for at, _, what, reason in changes:
-        if what == "QuotaReserved":
+    for at, _, condition, reason in changes:
+        if condition == "QuotaReserved":
             reserved = at
-        elif what == "Admitted":
+        elif condition == "Admitted":
             admitted, ready = at, None
-        elif what == "PodsReady":
+        elif condition == "PodsReady":
             ready = at
-        elif what == "Requeued":
-            waits = at
+        elif condition == "Requeued":
+            queued_since = at
         elif admitted is not None:
-            if what == "Evicted":
+            if condition == "Evicted":
                 outcome, category = EVICTED.get(reason, ("failed", "unknown"))
             elif reason == "Failed":
                 outcome, category = "failed", "unknown"
             else:
                 outcome, category = "completed", "unknown"
-            yield life(at, outcome, category, f"Kueue says {what}: {reason}")
+            yield make_record(at, outcome, category, f"Kueue says {condition}: {reason}")
             reserved = admitted = ready = None
-            waits = at
+            queued_since = at
     if admitted is not None:
-        yield life(taken, "running", "unknown", "")
+        yield make_record(collected_at, "running", "unknown", "")
 
 
-def _accelerators(one: Mapping[str, Any]) -> int:
+def _accelerators(workload: Mapping[str, Any]) -> int:
     total = 0
-    for pods in one["spec"].get("podSets") or ():
+    for pods in workload["spec"].get("podSets") or ():
         for container in pods["template"]["spec"].get("containers") or ():
             resources = container.get("resources") or {}
-            asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-            each = sum(int(asked.get(name, 0)) for name in ACCELERATORS)
-            total += each * int(pods.get("count", 1))
+            limits = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+            per_pod = sum(int(limits.get(name, 0)) for name in ACCELERATORS)
+            total += per_pod * int(pods.get("count", 1))
     return total

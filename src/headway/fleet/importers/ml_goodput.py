@@ -28,7 +28,7 @@ STAGES = {
 BEGINS, ENDS = "job_start_time", "job_end_time"
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """An entry with a job's name and one of its times."""
     first = next(_entries(source), {}) if '"job_name"' in source.text else {}
     times = (BEGINS, "step_start_time", *(f"{name}_start_time" for name in STAGES))
@@ -49,7 +49,7 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
         yield RunRecord(
             key=f"ml_goodput {job} {_time(entries[starts[0]]):.6f}",
             run=job,
-            lives=tuple(_attempt_record(part, last=part is parts[-1]) for part in parts),
+            attempts=tuple(_attempt_record(part, last=part is parts[-1]) for part in parts),
             job=job,
             labels={"reader": "ml_goodput"},
         )
@@ -57,8 +57,8 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
 
 def _entries(source: Source) -> Iterator[Entry]:
     opening = source.text.lstrip()[:1]
-    for one in source.objects() if opening in ("{", "[") else ():
-        yield one.get("jsonPayload", one)
+    for entry in source.objects() if opening in ("{", "[") else ():
+        yield entry.get("jsonPayload", entry)
 
 
 def _time(entry: Entry) -> float:
@@ -66,13 +66,13 @@ def _time(entry: Entry) -> float:
 
 
 def _attempt_record(entries: Sequence[Entry], *, last: bool) -> AttemptRecord:
-    ended = [_time(entry) for entry in entries if ENDS in entry]
+    ends = [_time(entry) for entry in entries if ENDS in entry]
     begins = [
         (_time(entry), int(entry["step_count"])) for entry in entries if "step_count" in entry
     ]
     usual = median([later - at for (at, _), (later, _) in pairwise(begins)] or [0.0])
     until = max(_time(entry) for entry in entries)
-    end = ended[-1] if ended else max(until, begins[-1][0] + usual if begins else until)
+    end = ends[-1] if ends else max(until, begins[-1][0] + usual if begins else until)
     stops = [*(at for at, _ in begins[1:]), end]
     if usual and begins:
         stops[-1] = min(end, begins[-1][0] + usual)
@@ -81,17 +81,17 @@ def _attempt_record(entries: Sequence[Entry], *, last: bool) -> AttemptRecord:
     ]
     first = begins[0][0] if begins else end
     for name, stage in STAGES.items():
-        what = stage
+        bucket = stage
         for at, stop in _pairs(entries, f"{name}_start_time", f"{name}_end_time"):
             if name == "data_loading" and at >= first:
-                what = "waste.data_stall"
-            spans.append(Span(at, stop, what))
+                bucket = "waste.data_stall"
+            spans.append(Span(at, stop, bucket))
     for at, stop in _pairs(
         entries, "custom_badput_event_start_time", "custom_badput_event_end_time"
     ):
         spans.append(Span(at, stop, "waste.blocked"))
     spans.sort(key=lambda span: span.start)
-    outcome: Outcome = "completed" if ended else "running" if last else "failed"
+    outcome: Outcome = "completed" if ends else "running" if last else "failed"
     return AttemptRecord(
         start=_time(entries[0]),
         end=end,

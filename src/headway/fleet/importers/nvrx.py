@@ -19,7 +19,7 @@ from headway.slurm import expand_hosts
 FIELDS = {"job_id", "attempt_index", "cycle_number", "cycle_start_time", "active_nodes"}
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """One object with the fields of NVRxCycleInfo."""
     return '"cycle_number"' in source.text and next(source.objects(), {}).keys() >= FIELDS
 
@@ -28,36 +28,36 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each job; its cycles, over all attempts of the scheduler, are its lives."""
     jobs: dict[str, dict[tuple[int, int], tuple[Mapping[str, Any], float]]] = defaultdict(dict)
     for source in sources:
-        for one in source.objects():
-            if not one.keys() >= FIELDS:
+        for cycle in source.objects():
+            if not cycle.keys() >= FIELDS:
                 raise UsageError(
-                    f"{source.name} is no cycle of NVRx: it lacks {FIELDS - one.keys()}",
+                    f"{source.name} is no cycle of NVRx: it lacks {FIELDS - cycle.keys()}",
                     code="record-invalid",
                     reader="nvrx",
                 )
-            number = (int(one["attempt_index"]), int(one["cycle_number"]))
-            jobs[str(one["job_id"])][number] = (one, source.taken)
+            number = (int(cycle["attempt_index"]), int(cycle["cycle_number"]))
+            jobs[str(cycle["job_id"])][number] = (cycle, source.collected_at)
     for job, cycles in jobs.items():
         ordered = [cycles[number] for number in sorted(cycles)]
         yield RunRecord(
             key=f"nvrx {job} {ordered[0][0]['cycle_start_time']}",
             run=job or "nvrx",
-            lives=tuple(
-                _attempt_record(one, taken, last=index == len(ordered) - 1)
-                for index, (one, taken) in enumerate(ordered)
+            attempts=tuple(
+                _attempt_record(cycle, collected_at, last=index == len(ordered) - 1)
+                for index, (cycle, collected_at) in enumerate(ordered)
             ),
             labels={"reader": "nvrx"},
         )
 
 
-def _attempt_record(one: Mapping[str, Any], taken: float, *, last: bool) -> AttemptRecord:
-    start = parse_iso8601(one["cycle_start_time"])
-    ended = one.get("cycle_end_time") or ""
-    nodes = tuple(expand_hosts(one["active_nodes"]))
-    outcome: Outcome = "failed" if not last else "stopped" if ended else "running"
+def _attempt_record(cycle: Mapping[str, Any], collected_at: float, *, last: bool) -> AttemptRecord:
+    start = parse_iso8601(cycle["cycle_start_time"])
+    end_time = cycle.get("cycle_end_time") or ""
+    nodes = tuple(expand_hosts(cycle["active_nodes"]))
+    outcome: Outcome = "failed" if not last else "stopped" if end_time else "running"
     return AttemptRecord(
         start=start,
-        end=max(parse_iso8601(ended) if ended else taken, start),
+        end=max(parse_iso8601(end_time) if end_time else collected_at, start),
         outcome=outcome,
         accelerators=max(len(nodes), 1),
         hosts=nodes,

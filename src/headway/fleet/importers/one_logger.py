@@ -31,7 +31,7 @@ SPAN_BUCKETS = {
 }
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """Its first line is the start of a span with a time in milliseconds."""
     first = next(source.objects(), {}) if source.text.startswith("{") else {}
     return {"type", "id", "name", "start_event", "count", "pid"} <= first.keys()
@@ -41,14 +41,14 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each session tag; its files, one after the other, are its lives."""
     sessions: dict[str, list[tuple[AttemptRecord, float]]] = defaultdict(list)
     for source in sources:
-        session, life = _attempt_record(source)
-        sessions[session].append((life, life.start))
-    for session, lives in sessions.items():
-        lives.sort(key=lambda one: one[1])
+        session, attempt = _attempt_record(source)
+        sessions[session].append((attempt, attempt.start))
+    for session, attempts in sessions.items():
+        attempts.sort(key=lambda entry: entry[1])
         yield RunRecord(
-            key=f"one_logger {session} {lives[0][1]:.3f}",
+            key=f"one_logger {session} {attempts[0][1]:.3f}",
             run=session,
-            lives=tuple(life for life, _ in lives),
+            attempts=tuple(attempt for attempt, _ in attempts),
             labels={"reader": "one_logger"},
         )
 
@@ -56,23 +56,23 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
 def _attempt_record(source: Source) -> tuple[str, AttemptRecord]:
     starts: dict[str, tuple[str, float]] = {}
     spans: list[Span] = []
-    told: dict[str, Any] = {}
+    attributes_: dict[str, Any] = {}
     times: list[float] = []
     error, complete = "", False
-    for one in source.objects():
-        edges = {edge: _at(one[edge]) for edge in ("start_event", "stop_event") if edge in one}
+    for entry in source.objects():
+        edges = {edge: _at(entry[edge]) for edge in ("start_event", "stop_event") if edge in entry}
         times += [at for at in edges.values() if at is not None]
-        if one.get("type") in ("event", "application_error"):
-            attributes = one["event"]["attributes"]
-            told = {**attributes, **told}
-            if one["type"] == "application_error":
+        if entry.get("type") in ("event", "application_error"):
+            attributes = entry["event"]["attributes"]
+            attributes_ = {**attributes, **attributes_}
+            if entry["type"] == "application_error":
                 error = str(attributes.get("error_message") or "an error was recorded")
             continue
-        name, start, stop = one.get("name"), edges.get("start_event"), edges.get("stop_event")
+        name, start, stop = entry.get("name"), edges.get("start_event"), edges.get("stop_event")
         if start is not None:
-            starts[one["id"]] = (str(name), start)
-        if stop is not None and one["id"] in starts:
-            name, start = starts.pop(one["id"])
+            starts[entry["id"]] = (str(name), start)
+        if stop is not None and entry["id"] in starts:
+            name, start = starts.pop(entry["id"])
             complete |= name == "application"
             if name in SPAN_BUCKETS:
                 spans.append(Span(start, stop, SPAN_BUCKETS[name]))
@@ -83,17 +83,17 @@ def _attempt_record(source: Source) -> tuple[str, AttemptRecord]:
         Span(at, end, SPAN_BUCKETS[name]) for name, at in starts.values() if name in SPAN_BUCKETS
     ]
     spans.sort(key=lambda span: (span.start, -span.end))
-    life = AttemptRecord(
+    attempt = AttemptRecord(
         start=min(times),
         end=end,
         outcome="failed" if error else "completed" if complete else "running",
-        accelerators=int(told.get("world_size") or 1),
+        accelerators=int(attributes_.get("world_size") or 1),
         spans=tuple(spans),
         evidence=error,
     )
-    return str(told.get("session_tag") or source.name), life
+    return str(attributes_.get("session_tag") or source.name), attempt
 
 
 def _at(event: Object) -> float | None:
-    found = event["attributes"].get("timestamp_msec")
-    return None if found is None else float(found) / 1000
+    milliseconds = event["attributes"].get("timestamp_msec")
+    return None if milliseconds is None else float(milliseconds) / 1000

@@ -31,7 +31,7 @@ ERROR_CATEGORIES = {
 }
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """A list of jobs, or of tasks."""
     first = next(source.objects(), {}) if source.text.lstrip()[:1] in "[{" else {}
     return {"entrypoint", "submission_id"} <= first.keys() or {
@@ -45,23 +45,25 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     jobs: list[tuple[Object, float]] = []
     tasks: dict[str, list[Object]] = defaultdict(list)
     for source in sources:
-        for one in source.objects():
-            if "entrypoint" in one:
-                jobs.append((one, source.taken))
-            elif "task_id" in one:
-                tasks[one["job_id"]].append(one)
+        for item in source.objects():
+            if "entrypoint" in item:
+                jobs.append((item, source.collected_at))
+            elif "task_id" in item:
+                tasks[item["job_id"]].append(item)
     if not jobs:
         raise UsageError(
             f"{source_names(sources)}: no jobs in it; add `ray list jobs --detail --format json`",
             code="record-empty",
         )
-    for job, taken in jobs:
+    for job, collected_at in jobs:
         if job.get("start_time") is not None:
             name = job.get("submission_id") or job["job_id"]
             yield RunRecord(
                 key=f"ray {name} {job['start_time']}",
                 run=str((job.get("metadata") or {}).get("job_name") or name),
-                lives=tuple(_attempt_records(job, tasks.get(job.get("job_id") or "", ()), taken)),
+                attempts=tuple(
+                    _attempt_records(job, tasks.get(job.get("job_id") or "", ()), collected_at)
+                ),
                 labels={"reader": "ray"},
                 command=tuple(_words(job["entrypoint"])),
                 exit_code=job.get("driver_exit_code"),
@@ -83,11 +85,13 @@ class _Group(NamedTuple):
     end: float  # the last that is known of any of them
 
 
-def _attempt_records(job: Object, tasks: Sequence[Object], taken: float) -> Iterator[AttemptRecord]:
+def _attempt_records(
+    job: Object, tasks: Sequence[Object], collected_at: float
+) -> Iterator[AttemptRecord]:
     """Each attempt ends when its last actor is gone, or the next one begins."""
     start = job["start_time"] / 1000
     outcome = ENDED.get(job["status"], "running")
-    end = (job.get("end_time") or 0) / 1000 if outcome != "running" else taken
+    end = (job.get("end_time") or 0) / 1000 if outcome != "running" else collected_at
     attempts = _attempts(tasks)
     errors = _errors(tasks, attempts)
     for number, groups in enumerate(attempts):
@@ -108,15 +112,15 @@ def _attempt_records(job: Object, tasks: Sequence[Object], taken: float) -> Iter
 
 def _attempts(tasks: Sequence[Object]) -> list[list[_Group]]:
     """Groups of actors that live at the same time; at least one attempt, perhaps of none."""
-    known: dict[str, float] = {}  # the last that is known of each actor
+    last_seen: dict[str, float] = {}  # the last that is known of each actor
     for task in tasks:
         name = str(task.get("actor_id") or task["task_id"])
-        known[name] = max(known.get(name, 0.0), _end(task))
+        last_seen[name] = max(last_seen.get(name, 0.0), _end(task))
     groups: dict[str, _Group] = {}
     for task in tasks:
         if (task.get("required_resources") or {}).get("GPU") and not task.get("attempt_number"):
             begin = _at(task, "PENDING_NODE_ASSIGNMENT") or 0.0
-            end = known[str(task.get("actor_id") or task["task_id"])]
+            end = last_seen[str(task.get("actor_id") or task["task_id"])]
             if not task.get("placement_group_id") and end <= _end(task):
                 end += TOGETHER_S  # nothing tells when it was gone
             name = str(task.get("placement_group_id") or task["task_id"])
@@ -151,39 +155,41 @@ def _at_once(groups: Sequence[_Group]) -> int:
 
 def _errors(tasks: Sequence[Object], attempts: Sequence[Sequence[_Group]]) -> dict[int, str]:
     """The category of the first known error of each attempt; of no actor, it is the last one's."""
-    home = {
+    attempt_of = {
         actor.get(key): number
         for number, groups in enumerate(attempts)
         for group in groups
         for actor in group.actors
         for key in ("actor_id", "task_id")
     }
-    found: dict[int, str] = {}
+    categories: dict[int, str] = {}
     for task in tasks:
         if task.get("error_type") in ERROR_CATEGORIES:
             name = task.get("actor_id") or task["task_id"]
-            found.setdefault(
-                home.get(name, len(attempts) - 1), ERROR_CATEGORIES[task["error_type"]]
+            categories.setdefault(
+                attempt_of.get(name, len(attempts) - 1), ERROR_CATEGORIES[task["error_type"]]
             )
-    return found
+    return categories
 
 
 def _waits(actors: Sequence[Object]) -> Iterator[Span]:
     """The gang waits for its last actor: first for a node, then for a process on it."""
-    asked = [at for one in actors if (at := _at(one, "PENDING_NODE_ASSIGNMENT")) is not None]
-    given = [at for one in actors if (at := _at(one, "SUBMITTED_TO_WORKER")) is not None]
-    runs = [at for one in actors if (at := _at(one, "RUNNING")) is not None]
-    if len(asked) == len(given) == len(actors) and actors:
-        yield Span(min(asked), max(given), "scheduling")
-        if len(runs) == len(actors):
-            yield Span(max(given), max(runs), "hardware_setup")
+    requested = [
+        at for actor in actors if (at := _at(actor, "PENDING_NODE_ASSIGNMENT")) is not None
+    ]
+    assigned = [at for actor in actors if (at := _at(actor, "SUBMITTED_TO_WORKER")) is not None]
+    running = [at for actor in actors if (at := _at(actor, "RUNNING")) is not None]
+    if len(requested) == len(assigned) == len(actors) and actors:
+        yield Span(min(requested), max(assigned), "scheduling")
+        if len(running) == len(actors):
+            yield Span(max(assigned), max(running), "hardware_setup")
 
 
 def _end(task: Object) -> float:
     """The last that is known of it."""
     times = [_seconds(event["created_ms"]) for event in task.get("events") or ()]
-    ended = task.get("end_time_ms")
-    return max([*times, *([_seconds(ended)] if ended else [])], default=0.0)
+    end_time = task.get("end_time_ms")
+    return max([*times, *([_seconds(end_time)] if end_time else [])], default=0.0)
 
 
 def _at(task: Object, state: str) -> float | None:

@@ -27,7 +27,7 @@ class Span:
 
     start: float
     end: float
-    what: str
+    stage: str
     step: int | None = None
 
 
@@ -46,7 +46,7 @@ class AttemptRecord:
     evidence: str = ""
 
     @property
-    def trained(self) -> list[Span]:
+    def steps(self) -> list[Span]:
         """Its steps."""
         return [span for span in self.spans if span.step is not None]
 
@@ -57,7 +57,7 @@ class RunRecord:
 
     key: str
     run: str
-    lives: tuple[AttemptRecord, ...]
+    attempts: tuple[AttemptRecord, ...]
     job: str | None = None  # the same for every run of it
     labels: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
@@ -68,19 +68,24 @@ class RunRecord:
         """ValueError, or TypeError, for what no run can be: an account of it might never end."""
         texts = [self.key, self.run, self.job or "", self.user or "", *self.command]
         texts += [part for label in self.labels.items() for part in label]
-        texts += [text for life in self.lives for text in (life.evidence, *life.hosts)]
+        texts += [text for attempt in self.attempts for text in (attempt.evidence, *attempt.hosts)]
         "".join(texts).encode()  # all of them are texts that can be written
-        times = [at for life in self.lives for at in (life.start, life.end)]
-        times += [at for life in self.lives for span in life.spans for at in (span.start, span.end)]
-        waits = [life.queued for life in self.lives if life.queued is not None]
-        if not self.lives or not all(0 <= at <= LATEST for at in (*times, *waits)):
+        times = [at for attempt in self.attempts for at in (attempt.start, attempt.end)]
+        times += [
+            at
+            for attempt in self.attempts
+            for span in attempt.spans
+            for at in (span.start, span.end)
+        ]
+        waits = [attempt.queued for attempt in self.attempts if attempt.queued is not None]
+        if not self.attempts or not all(0 <= at <= LATEST for at in (*times, *waits)):
             raise ValueError(f"the run {self.run!r:.80} has a time before 1970 or after 2100")
         if max(times) - min(times) > LONGEST:
             raise ValueError(f"the run {self.run!r:.80} lasts more than three years")
-        sizes = [operator.index(life.accelerators) for life in self.lives]
+        sizes = [operator.index(attempt.accelerators) for attempt in self.attempts]
         if not min(sizes) >= 0 or max(sizes) > MOST_ACCELERATORS:
             raise ValueError(f"the run {self.run!r:.80} has {max(sizes)} accelerators")
-        numbers = [span.step for life in self.lives for span in life.trained]
+        numbers = [span.step for attempt in self.attempts for span in attempt.steps]
         numbers += [self.exit_code] if self.exit_code is not None else []
         if not all(type(number) is int and abs(number) < 1 << 62 for number in numbers):
             raise ValueError(f"the run {self.run!r:.80} has a step or exit code that is no number")
@@ -88,27 +93,27 @@ class RunRecord:
 
 def build_ledger(record: RunRecord) -> Ledger:
     """The balanced account of a run that has lived at all."""
-    lives = record.lives
-    zero = min(lives[0].start, *(span.start for span in lives[0].spans), lives[0].end)
-    wall = _ns(lives[-1].end, zero)
-    segments = _segments(lives, zero)
-    steps = {span.step for life in lives for span in life.trained}
-    waits = [life.queued for life in lives if life.queued is not None]
-    made = Ledger(
+    attempts = record.attempts
+    zero = min(attempts[0].start, *(span.start for span in attempts[0].spans), attempts[0].end)
+    wall = _ns(attempts[-1].end, zero)
+    segments = _segments(attempts, zero)
+    steps = {span.step for attempt in attempts for span in attempt.steps}
+    waits = [attempt.queued for attempt in attempts if attempt.queued is not None]
+    ledger = Ledger(
         run=record.run,
         wall=wall,
         segments=tuple(segments),
         buckets=ledger_segments.time_by_bucket(segments),
-        ranks=_ranks(lives, segments),
+        ranks=_ranks(attempts, segments),
         steps=len(steps),
-        attempts=tuple(_attempt(index, life, zero) for index, life in enumerate(lives)),
+        attempts=tuple(_attempt(index, attempt, zero) for index, attempt in enumerate(attempts)),
         failures=tuple(
-            _failure(index, life, zero)
-            for index, life in enumerate(lives)
-            if life.outcome in ("failed", "preempted")
+            _failure(index, attempt, zero)
+            for index, attempt in enumerate(attempts)
+            if attempt.outcome in ("failed", "preempted")
         ),
         time_to_start=next((s.start for s in segments if s.leaf in (EFFECTIVE, LOST)), None),
-        time_to_recover=_recovery_times(lives),
+        time_to_recover=_recovery_times(attempts),
         hidden={},
         queue_capacity=round(sum(waits) * NS) if waits else None,
         checkpoints=(),
@@ -119,105 +124,110 @@ def build_ledger(record: RunRecord) -> Ledger:
         gaps=(),
         notes=(),
         started_at=round(zero * NS),
-        running=lives[-1].outcome == "running",
+        running=attempts[-1].outcome == "running",
         command=record.command,
         exit_code=record.exit_code,
         facts={"created": record.key, "labels": dict(record.labels), "user": record.user},
     )
-    return mask_secrets(made)
+    return mask_secrets(ledger)
 
 
 def _ns(seconds: float, zero: float) -> int:
     return round((seconds - zero) * NS)
 
 
-def _segments(lives: Sequence[AttemptRecord], zero: float) -> list[Segment]:
+def _segments(attempts: Sequence[AttemptRecord], zero: float) -> list[Segment]:
     """Lives one after the other. What lies before a later one is downtime, unless it is known."""
-    ground: list[Segment] = []
+    background: list[Segment] = []
     known: list[Segment] = []
     at = 0
-    for index, life in enumerate(lives):
-        start, end = max(_ns(life.start, zero), at), max(_ns(life.end, zero), at)
-        ground += [Segment(at, start, DOWNTIME if index else UNKNOWN), Segment(start, end, UNKNOWN)]
-        again = [late.trained[0].step for late in lives[index + 1 :] if late.trained]
-        kept = min((step for step in again if step is not None), default=None)
+    for index, attempt in enumerate(attempts):
+        start, end = max(_ns(attempt.start, zero), at), max(_ns(attempt.end, zero), at)
+        background += [
+            Segment(at, start, DOWNTIME if index else UNKNOWN),
+            Segment(start, end, UNKNOWN),
+        ]
+        later_steps = [later.steps[0].step for later in attempts[index + 1 :] if later.steps]
+        resumed_at = min((step for step in later_steps if step is not None), default=None)
         spans = [
-            Segment(_ns(span.start, zero), _ns(span.end, zero), _bucket(span, index, kept))
-            for span in life.spans
+            Segment(_ns(span.start, zero), _ns(span.end, zero), _bucket(span, index, resumed_at))
+            for span in attempt.spans
         ]
         known += ledger_segments.innermost(ledger_segments.clip(spans, at, end))
         at = end
-    return ledger_segments.paint(ledger_segments.join(ground), known)
+    return ledger_segments.paint(ledger_segments.join(background), known)
 
 
-def _bucket(span: Span, index: int, kept: int | None) -> str:
+def _bucket(span: Span, index: int, resumed_at: int | None) -> str:
     """A step that a later life makes again was lost."""
-    if span.step is not None and kept is not None and span.step >= kept:
+    if span.step is not None and resumed_at is not None and span.step >= resumed_at:
         return LOST
-    if span.what in START_STAGES:
-        return f"{'recover' if index else 'start'}.{span.what}"
-    return span.what
+    if span.stage in START_STAGES:
+        return f"{'recover' if index else 'start'}.{span.stage}"
+    return span.stage
 
 
-def _attempt(index: int, life: AttemptRecord, zero: float) -> Attempt:
-    steps = [span.step for span in life.trained if span.step is not None]
+def _attempt(index: int, attempt: AttemptRecord, zero: float) -> Attempt:
+    steps = [span.step for span in attempt.steps if span.step is not None]
     return Attempt(
         index=index,
-        start=_ns(life.start, zero),
-        end=_ns(life.end, zero),
-        outcome=life.outcome,
-        ranks=tuple(range(life.accelerators)),
-        world=life.accelerators,
+        start=_ns(attempt.start, zero),
+        end=_ns(attempt.end, zero),
+        outcome=attempt.outcome,
+        ranks=tuple(range(attempt.accelerators)),
+        world=attempt.accelerators,
         first_step=min(steps, default=None),
         last_step=max(steps, default=None),
     )
 
 
-def _failure(index: int, life: AttemptRecord, zero: float) -> Failure:
-    owner, retry = OWNERS[life.category]
+def _failure(index: int, attempt: AttemptRecord, zero: float) -> Failure:
+    owner, retry = OWNERS[attempt.category]
     return Failure(
         attempt=index,
-        at=_ns(life.end, zero),
-        category=life.category,
+        at=_ns(attempt.end, zero),
+        category=attempt.category,
         owner=owner,
         retry=retry,
         root_rank=None,
-        evidence=life.evidence,
-        node=life.hosts[0] if owner == "infra" and len(life.hosts) == 1 else None,
+        evidence=attempt.evidence,
+        node=attempt.hosts[0] if owner == "infra" and len(attempt.hosts) == 1 else None,
     )
 
 
-def _recovery_times(lives: Sequence[AttemptRecord]) -> tuple[int, ...]:
+def _recovery_times(attempts: Sequence[AttemptRecord]) -> tuple[int, ...]:
     """From the last step before an interruption to the first one after it, where both are known."""
-    trained = [index for index, life in enumerate(lives) if life.trained]
-    found = []
+    trained = [index for index, attempt in enumerate(attempts) if attempt.steps]
+    times = []
     for index in range(max(trained, default=0)):
-        before, after = lives[index].trained, lives[index + 1].trained
-        last = before[-1].end if before else lives[index].start
-        again = after[0].start if after else lives[index + 1].start
-        found.append(max(_ns(again, last), 0))
-    return tuple(found)
+        before, after = attempts[index].steps, attempts[index + 1].steps
+        stopped = before[-1].end if before else attempts[index].start
+        resumed = after[0].start if after else attempts[index + 1].start
+        times.append(max(_ns(resumed, stopped), 0))
+    return tuple(times)
 
 
-def _ranks(lives: Sequence[AttemptRecord], segments: Sequence[Segment]) -> tuple[RankLedger, ...]:
+def _ranks(
+    attempts: Sequence[AttemptRecord], segments: Sequence[Segment]
+) -> tuple[RankLedger, ...]:
     """Accelerators by host, where each host has as many; each shares the account of the run."""
-    most = max(life.accelerators for life in lives)
-    if most * (lives[-1].end - lives[0].start) / 3600 > MOST_HOURS:
+    largest = max(attempt.accelerators for attempt in attempts)
+    if largest * (attempts[-1].end - attempts[0].start) / 3600 > MOST_HOURS:
         return ()
     hosts: dict[int, dict[int, str]] = {}
-    for index, life in enumerate(lives):
-        if life.hosts and life.accelerators % len(life.hosts) == 0:
-            each = life.accelerators // len(life.hosts)
-            for rank in range(life.accelerators):
-                hosts.setdefault(rank, {})[index] = life.hosts[rank // each]
+    for index, attempt in enumerate(attempts):
+        if attempt.hosts and attempt.accelerators % len(attempt.hosts) == 0:
+            each = attempt.accelerators // len(attempt.hosts)
+            for rank in range(attempt.accelerators):
+                hosts.setdefault(rank, {})[index] = attempt.hosts[rank // each]
     return tuple(
         RankLedger(
             rank,
             tuple(segments),
             ledger_segments.time_by_bucket(segments),
             0,
-            tuple(dict.fromkeys(where.values())),
-            where,
+            tuple(dict.fromkeys(host_of.values())),
+            host_of,
         )
-        for rank, where in sorted(hosts.items())
+        for rank, host_of in sorted(hosts.items())
     )

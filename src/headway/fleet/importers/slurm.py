@@ -66,7 +66,7 @@ class JobRow(NamedTuple):
     steps: tuple[float, ...] = ()
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """A head line of sacct, or the JSON of its plugin."""
     head = source.text[:4000]
     first = head.partition("\n")[0].split("|")
@@ -81,18 +81,19 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each job with accelerators that ran at all; requeued attempts are its lives."""
     jobs: dict[tuple[str, str], dict[float | None, tuple[JobRow, float]]] = {}
     for source in sources:
-        found = _json(source) if source.text.lstrip().startswith("{") else _psv(source)
-        for row in found:
+        rows_ = _json(source) if source.text.lstrip().startswith("{") else _psv(source)
+        for row in rows_:
             if row.start is not None and row.gpus:
-                jobs.setdefault((row.cluster, row.job), {})[row.start] = (row, source.taken)
-    for (cluster, job), rows in jobs.items():
-        lives = sorted(rows.values(), key=lambda one: one[0].start or 0.0)
-        last = lives[-1][0]
+                jobs.setdefault((row.cluster, row.job), {})[row.start] = (row, source.collected_at)
+    for (cluster, job), by_start in jobs.items():
+        attempts = sorted(by_start.values(), key=lambda entry: entry[0].start or 0.0)
+        last = attempts[-1][0]
         yield RunRecord(
             key=f"slurm {cluster} {job}",
             run=f"{last.name or 'job'}-{job}",
-            lives=tuple(
-                _attempt_record(row, taken, index) for index, (row, taken) in enumerate(lives)
+            attempts=tuple(
+                _attempt_record(row, collected_at, index)
+                for index, (row, collected_at) in enumerate(attempts)
             ),
             job=last.name or None,
             labels=_labels(team=last.account, cluster=last.cluster),
@@ -101,16 +102,16 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
         )
 
 
-def _attempt_record(row: JobRow, taken: float, index: int) -> AttemptRecord:
+def _attempt_record(row: JobRow, collected_at: float, index: int) -> AttemptRecord:
     start = row.start or 0.0
     outcome, category = _outcome(row)
-    end = row.end if row.end is not None and outcome != "running" else max(taken, start)
-    waited = max(start - row.eligible, 0.0) if row.eligible is not None else None
-    capacity = waited is not None and CAPACITY.fullmatch(row.reason or "None") is not None
+    end = row.end if row.end is not None and outcome != "running" else max(collected_at, start)
+    wait = max(start - row.eligible, 0.0) if row.eligible is not None else None
+    is_capacity = wait is not None and CAPACITY.fullmatch(row.reason or "None") is not None
     spans = []
     if index and row.submit is not None and row.eligible is not None:  # held before it may start
         spans.append(Span(row.submit, min(row.eligible, start), "scheduling"))
-    if waited and row.eligible is not None and not capacity:
+    if wait and row.eligible is not None and not is_capacity:
         spans.append(Span(row.eligible, start, "scheduling"))
     if row.steps:  # the prolog, and nodes that are booted for it
         spans.append(Span(start, min(row.steps), "hardware_setup"))
@@ -121,7 +122,7 @@ def _attempt_record(row: JobRow, taken: float, index: int) -> AttemptRecord:
         accelerators=row.gpus,
         spans=tuple(span for span in spans if span.end > span.start),
         hosts=tuple(slurm.expand_hosts(row.nodes)),
-        queued=(waited if capacity else 0.0) if waited is not None else None,
+        queued=(wait if is_capacity else 0.0) if wait is not None else None,
         category=category or "unknown",
         evidence=f"Slurm says {row.state}",
     )
@@ -156,7 +157,7 @@ def _psv(source: Source) -> Iterator[JobRow]:
     for row in jobs:
         cluster = row.get("Cluster") or ""
         start, end = (_parse_time(row[name]) for name in ("Start", "End"))
-        within = steps.get((cluster, row["JobID"]), ())
+        step_starts = steps.get((cluster, row["JobID"]), ())
         yield JobRow(
             job=row["JobID"],
             cluster=cluster,
@@ -172,7 +173,9 @@ def _psv(source: Source) -> Iterator[JobRow]:
             end=end,
             gpus=slurm.count_gpus(slurm.parse_tres(row["AllocTRES"] or "")),
             nodes=row.get("NodeList") or "",
-            steps=tuple(at for at in within if start is not None and start <= at <= (end or at)),
+            steps=tuple(
+                at for at in step_starts if start is not None and start <= at <= (end or at)
+            ),
         )
 
 
@@ -191,13 +194,13 @@ def _code(text: str) -> int | None:
 
 
 def _json(source: Source) -> Iterator[JobRow]:
-    documents = [told for told in source.objects() if "jobs" in told]
+    documents = [document for document in source.objects() if "jobs" in document]
     if not documents:
         raise UsageError(
             f"{source.name} is not whole: it has no list of jobs", code="record-incomplete"
         )
-    for told in documents:
-        yield from map(_job, told["jobs"])
+    for document in documents:
+        yield from map(_job, document["jobs"])
 
 
 def _job(job: dict[str, Any]) -> JobRow:
@@ -217,14 +220,16 @@ def _job(job: dict[str, Any]) -> JobRow:
         account=job.get("account") or "",
         state=current[0] if isinstance(current, list) else current,
         reason=state.get("reason") or "None",
-        code=None if (found := slurm.json_number(code.get("return_code"))) is None else int(found),
+        code=None
+        if (number := slurm.json_number(code.get("return_code"))) is None
+        else int(number),
         submit=slurm.json_number(times["submission"]) or None,
         eligible=slurm.json_number(times["eligible"]) or None,
         start=slurm.json_number(times["start"]) or None,
         end=slurm.json_number(times["end"]) or None,
         gpus=slurm.count_gpus(slurm.json_tres(job["tres"]["allocated"])),
         nodes=job.get("nodes") or "",
-        steps=tuple(one for one in steps if one),
+        steps=tuple(start for start in steps if start),
     )
 
 

@@ -16,21 +16,21 @@ class Source(NamedTuple):
 
     name: str
     text: str
-    taken: float
+    collected_at: float
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """Every JSON object: of one document, of several, or of lines; a torn one is left out."""
         decoder, at = json.JSONDecoder(), self.text.find("{")
         while at >= 0:
             try:
-                found, after = decoder.raw_decode(self.text, at)
+                content, end = decoder.raw_decode(self.text, at)
             except RecursionError:
                 raise ValueError("its JSON is nested too deeply") from None
             except ValueError:
                 at = self.text.find("\n{", at) + 1 or -1
                 continue
-            yield found
-            at = self.text.find("{", after)
+            yield content
+            at = self.text.find("{", end)
 
 
 def source_names(sources: Sequence[Source]) -> str:
@@ -49,8 +49,8 @@ def read_source(path: Path) -> Source:
 
 def parse_iso8601(text: str) -> float:
     """A time as ISO 8601 has it, in seconds since the epoch; one without a zone is UTC."""
-    whole, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    fraction = f".{rest[:digits][:6]:0<6}{rest[digits:]}" if dot else ""
-    found = datetime.fromisoformat(whole + fraction)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    seconds, dot, tail = text.strip().replace("Z", "+00:00").partition(".")
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    fraction = f".{tail[:digits][:6]:0<6}{tail[digits:]}" if dot else ""
+    time = datetime.fromisoformat(seconds + fraction)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -25,10 +25,10 @@ class AgentEvent(NamedTuple):
 
     at: float
     state: str
-    told: dict[str, Any]
+    fields: dict[str, Any]
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """A line of it is an event."""
     return MARK in source.text
 
@@ -38,19 +38,19 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     runs: dict[str, list[AgentEvent]] = defaultdict(list)
     for source in sources:
         for event in _events(source):
-            runs[str(event.told["run_id"])].append(event)
+            runs[str(event.fields["run_id"])].append(event)
     for run, events in runs.items():
         events.sort(key=lambda event: event.at)
-        lives: dict[int, list[AgentEvent]] = defaultdict(list)
+        by_restart: dict[int, list[AgentEvent]] = defaultdict(list)
         for event in events:
-            lives[int(event.told["agent_restarts"])].append(event)
-        ordered = [lives[restart] for restart in sorted(lives)]
+            by_restart[int(event.fields["agent_restarts"])].append(event)
+        ordered = [by_restart[restart] for restart in sorted(by_restart)]
         yield RunRecord(
             key=f"torchelastic {run} {ordered[0][0].at:.3f}",
             run=run,
-            lives=tuple(
-                _attempt_record(one, after)
-                for one, after in zip(ordered, [*ordered[1:], None], strict=True)
+            attempts=tuple(
+                _attempt_record(current, after)
+                for current, after in zip(ordered, [*ordered[1:], None], strict=True)
             ),
             labels={"reader": "torchelastic"},
         )
@@ -62,16 +62,16 @@ def _events(source: Source) -> Iterator[AgentEvent]:
             continue
         before, brace, rest = line.partition("{")
         try:
-            told = json.loads(brace + rest)
+            content = json.loads(brace + rest)
         except ValueError:
             continue  # torn
-        metadata = told["metadata"]
-        yield AgentEvent(_time(source, before, told), str(metadata["state"]), metadata)
+        metadata = content["metadata"]
+        yield AgentEvent(_time(source, before, content), str(metadata["state"]), metadata)
 
 
-def _time(source: Source, before: str, told: dict[str, Any]) -> float:
-    if told.get("timestamp"):
-        return float(told["timestamp"]) / 1000
+def _time(source: Source, before: str, content: dict[str, Any]) -> float:
+    if content.get("timestamp"):
+        return float(content["timestamp"]) / 1000
     try:
         return parse_iso8601(before.split()[0])
     except (IndexError, ValueError):
@@ -87,16 +87,16 @@ def _attempt_record(
 ) -> AttemptRecord:
     """An agent that starts its workers again has seen one of them die."""
     spans = [
-        Span(event.at - float(event.told["duration_ms"]) / 1000, event.at, "launcher_init")
+        Span(event.at - float(event.fields["duration_ms"]) / 1000, event.at, "launcher_init")
         for event in events
-        if event.told.get("duration_ms") and event.state in ("RENDEZVOUS", "ASSIGN_WORKER_RANKS")
+        if event.fields.get("duration_ms") and event.state in ("RENDEZVOUS", "ASSIGN_WORKER_RANKS")
     ]
     started = [event for event in events if event.state == "START"]
     begin = min([event.at for event in events] + [span.start for span in spans])
     last = events[-1]
-    errors = [str(event.told["raw_error"]) for event in events if event.told.get("raw_error")]
+    errors = [str(event.fields["raw_error"]) for event in events if event.fields.get("raw_error")]
     if after is not None:
-        end = min(event.at - float(event.told.get("duration_ms") or 0) / 1000 for event in after)
+        end = min(event.at - float(event.fields.get("duration_ms") or 0) / 1000 for event in after)
         outcome: Outcome = "failed"
     else:
         end, outcome = last.at, ENDED.get(last.state, "running")
@@ -104,8 +104,8 @@ def _attempt_record(
         start=begin,
         end=max(end, begin),
         outcome=outcome,
-        accelerators=len({event.told["global_rank"] for event in started}),
+        accelerators=len({event.fields["global_rank"] for event in started}),
         spans=tuple(spans),
-        hosts=tuple(dict.fromkeys(str(event.told["hostname"]) for event in started)),
+        hosts=tuple(dict.fromkeys(str(event.fields["hostname"]) for event in started)),
         evidence=errors[0] if errors else "torchelastic started the workers again",
     )

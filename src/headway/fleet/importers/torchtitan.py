@@ -35,11 +35,11 @@ class RankLog(NamedTuple):
     host: str
     begin: float
     end: float
-    taken: float
+    collected_at: float
     events: Sequence[Mapping[str, Any]]
 
 
-def recognises(source: Source) -> bool:
+def detect(source: Source) -> bool:
     """Its first line has the fields of torchtitan's formatter."""
     first = next(source.objects(), {}) if source.text.startswith("{") else {}
     return {"log_type_name", "time_us", "seq_id", "rank"} <= first.keys()
@@ -53,23 +53,25 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     by_rank: dict[int, list[RankLog]] = defaultdict(list)
     for log in sorted(logs, key=lambda log: log.begin):
         by_rank[log.rank].append(log)
-    told = by_rank[min(by_rank)]
-    lives = [
+    logs_of_rank = by_rank[min(by_rank)]
+    attempts = [
         _attempt_record(
-            log, [each[index] for each in by_rank.values() if len(each) > index], log is told[-1]
+            log,
+            [rank_logs[index] for rank_logs in by_rank.values() if len(rank_logs) > index],
+            log is logs_of_rank[-1],
         )
-        for index, log in enumerate(told)
+        for index, log in enumerate(logs_of_rank)
     ]
     yield RunRecord(
-        key=f"torchtitan {told[0].host} {told[0].begin:.6f}",
-        run=f"torchtitan-{told[0].begin:.0f}",
-        lives=tuple(lives),
+        key=f"torchtitan {logs_of_rank[0].host} {logs_of_rank[0].begin:.6f}",
+        run=f"torchtitan-{logs_of_rank[0].begin:.0f}",
+        attempts=tuple(attempts),
         labels={"reader": "torchtitan"},
     )
 
 
 def _log(source: Source) -> RankLog | None:
-    events = [one for one in source.objects() if "time_us" in one]
+    events = [event for event in source.objects() if "time_us" in event]
     if not events:
         return None
     first = events[0]
@@ -78,22 +80,26 @@ def _log(source: Source) -> RankLog | None:
         source=str(first["source"]),
         host=str(first["host_name"]),
         begin=first["time_us"] / 1e6,
-        end=max(one["time_us"] for one in events) / 1e6,
-        taken=source.taken,
+        end=max(event["time_us"] for event in events) / 1e6,
+        collected_at=source.collected_at,
         events=events,
     )
 
 
-def _attempt_record(log: RankLog, beside: Sequence[RankLog], last: bool) -> AttemptRecord:
-    spans, whole, error = _spans(log)
-    outcome: Outcome = "failed" if error or not last else "completed" if whole else "running"
+def _attempt_record(log: RankLog, rank_logs: Sequence[RankLog], last: bool) -> AttemptRecord:
+    spans, is_complete, error = _spans(log)
+    outcome: Outcome = "failed" if error or not last else "completed" if is_complete else "running"
     return AttemptRecord(
         start=log.begin,
         end=log.end,
         outcome=outcome,
-        accelerators=len({one.rank for one in beside}),
+        accelerators=len({rank_log.rank for rank_log in rank_logs}),
         spans=tuple(spans),
-        hosts=tuple(dict.fromkeys(one.host for one in sorted(beside, key=lambda one: one.rank))),
+        hosts=tuple(
+            dict.fromkeys(
+                rank_log.host for rank_log in sorted(rank_logs, key=lambda rank_log: rank_log.rank)
+            )
+        ),
         evidence=error or "its log ends, and a later one begins",
     )
 
@@ -101,7 +107,7 @@ def _attempt_record(log: RankLog, beside: Sequence[RankLog], last: bool) -> Atte
 def _spans(log: RankLog) -> tuple[list[Span], bool, str]:
     """An end belongs to the last start of its name and task; what never ends lasts to the end."""
     open_: dict[tuple[str, Any], list[tuple[float, int | None]]] = defaultdict(list)
-    found: list[Span] = []
+    spans: list[Span] = []
     error = ""
     for event in log.events:
         name, _, edge = str(event["log_type_name"]).rpartition("_")
@@ -113,12 +119,12 @@ def _spans(log: RankLog) -> tuple[list[Span], bool, str]:
         elif edge == "error":
             error = str(event.get("message"))
         elif edge == "end" and open_[key]:
-            found.append(_span(name, *open_[key].pop(), at))
-    whole = not any(open_.values())
+            spans.append(_span(name, *open_[key].pop(), at))
+    is_complete = not any(open_.values())
     for (name, _), starts in open_.items():
-        found += [_span(name, start, step, log.end) for start, step in starts]
-    found.sort(key=lambda span: span.start)
-    return found, whole, error
+        spans += [_span(name, start, step, log.end) for start, step in starts]
+    spans.sort(key=lambda span: span.start)
+    return spans, is_complete, error
 
 
 def _span(name: str, start: float, step: int | None, end: float) -> Span:

@@ -18,9 +18,9 @@ SAMPLES = Path(__file__).parent / "samples"
 COLLECTED_AT = 1_794_900_000.0
 
 
-def source(value: Any, name: str = "given.json", taken: float = COLLECTED_AT) -> Source:
+def source(value: Any, name: str = "given.json", collected_at: float = COLLECTED_AT) -> Source:
     """A file with that JSON in it, or that text."""
-    return Source(name, value if isinstance(value, str) else json.dumps(value), taken)
+    return Source(name, value if isinstance(value, str) else json.dumps(value), collected_at)
 
 
 def sample(name: str) -> list[Source]:

@@ -46,8 +46,8 @@ def test_a_folder_and_the_name_of_its_reader(tmp_path: Path) -> None:
 def test_a_reader_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ModuleType("own_reader")
     life = AttemptRecord(start=1.0, end=11.0, outcome="completed", accelerators=3)
-    own.recognises = lambda source: source.text == "mine"  # type: ignore[attr-defined]
-    own.read = lambda sources: [RunRecord(key="k", run="mine", lives=(life,))]  # type: ignore[attr-defined]
+    own.detect = lambda source: source.text == "mine"  # type: ignore[attr-defined]
+    own.read = lambda sources: [RunRecord(key="k", run="mine", attempts=(life,))]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_reader", own)
     meta = tmp_path / "own-1.0.dist-info"
     meta.mkdir()

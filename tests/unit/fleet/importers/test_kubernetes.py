@@ -210,9 +210,9 @@ def test_a_job_that_took_too_long() -> None:
 
 
 def test_what_runs_and_what_waits() -> None:
-    taken = 1_794_805_200.0  # 05:00:00
+    collected_at = 1_794_805_200.0  # 05:00:00
     (run,) = import_ledgers(
-        "kubernetes", source(listed(pod("a", 0, 1, 2)), taken=taken + 50)
+        "kubernetes", source(listed(pod("a", 0, 1, 2)), collected_at=collected_at + 50)
     ).values()
     assert run.running and run.wall == 50 * NS
     waits = source(listed(pod("a", 0, None)))

@@ -87,7 +87,7 @@ def test_a_watched_workload_shows_its_attempts() -> None:
 def test_one_that_waits_or_runs() -> None:
     assert import_ledgers("kueue", source(workload())) == {}
     (run,) = import_ledgers(
-        "kueue", source(workload(**ADMITTED), taken=1_794_805_200.0 + 200)
+        "kueue", source(workload(**ADMITTED), collected_at=1_794_805_200.0 + 200)
     ).values()
     assert run.running and run.wall == 100 * NS
 

@@ -149,8 +149,10 @@ def test_nvrx_cycles_are_attempts() -> None:
         source(cycle(1, 0, "20:00", "")),
         source(cycle(0, 1, "10:30", "15:00")),
     ]
-    taken = 1_794_805_200.25 + 1500
-    (run,) = import_ledgers("nvrx", *(one._replace(taken=taken) for one in files)).values()
+    collected_at = 1_794_805_200.25 + 1500
+    (run,) = import_ledgers(
+        "nvrx", *(one._replace(collected_at=collected_at) for one in files)
+    ).values()
     assert run.run == "812" and outcomes(run) == ["failed", "failed", "running"]
     assert categories(run) == [(0, "unknown"), (1, "unknown")]
     assert seconds(run) == {"unknown": 600.0 + 270.0 + 300.0, "recover.downtime": 330.0}

@@ -113,7 +113,9 @@ def test_failures() -> None:
 
 
 def test_jobs_that_run_or_wait() -> None:
-    (run,) = import_ledgers("ray", source([job("RUNNING", end_time=None)], taken=T + 60.0)).values()
+    (run,) = import_ledgers(
+        "ray", source([job("RUNNING", end_time=None)], collected_at=T + 60.0)
+    ).values()
     assert run.running and run.wall == 60 * 10**9
     assert import_ledgers("ray", source([job("PENDING", start_time=None)])) == {}
 

@@ -105,7 +105,7 @@ def test_a_running_job_is_known_until_the_file_was_written() -> None:
     text = "\n".join(
         [HEAD, row("4", "RUNNING", *cells, "Unknown", "None", "gres/gpu=1", "n1", "0:0")]
     )
-    (run,) = import_ledgers("slurm", source(text, taken=1_794_737_000.0)).values()
+    (run,) = import_ledgers("slurm", source(text, collected_at=1_794_737_000.0)).values()
     assert run.running and run.wall == 1_794_737_000 * NS - run.started_at
 
 
