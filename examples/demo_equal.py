@@ -55,7 +55,7 @@ def _weights(way: Way, model: Any) -> dict[str, Any]:
 
     from headway.checkpoint.store.store import Store
 
-    found = Store(str(way.checkpoints / "saves")).newest_good().checkpoint
+    found = Store(str(way.checkpoints / "saves")).latest_valid().checkpoint
     if found is None:
         raise SystemExit(f"demo: {way.checkpoints / 'saves'} has no checkpoint that is whole")
     state = {"model": model.state_dict()}

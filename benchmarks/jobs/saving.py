@@ -177,7 +177,7 @@ class Headway(Way):
     def told(self) -> dict[str, Any]:
         kept = ("step", "bytes", "written_s")
         written = [{key: one[key] for key in kept} for one in self.checkpointer.outcomes()]
-        return {"written": written, "writer": self.checkpointer._staging.found["pid"]}
+        return {"written": written, "writer": self.checkpointer._staging.initial_status["pid"]}
 
     def close(self) -> None:
         self.checkpointer.close()

@@ -145,4 +145,4 @@ def on_preempt(callback: Callable[[], object]) -> None:
     """
     from headway.checkpoint.preemption import notice
 
-    notice.call(callback)
+    notice.add_callback(callback)

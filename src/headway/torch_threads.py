@@ -33,10 +33,10 @@ class TorchThread(threading.Thread):
         *,
         name: str,
         patience_s: float,
-        ask: Callable[[], None] | None = None,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(target=target, args=args, name=name, daemon=True)
-        self.ask, self.patience_s = ask, patience_s
+        self.on_stop, self.patience_s = on_stop, patience_s
 
     def run(self) -> None:
         _RUNNING.add(self)
@@ -46,7 +46,7 @@ class TorchThread(threading.Thread):
         finally:
             _RUNNING.discard(self)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """It ends now, if it can."""
         _stop([self])
 
@@ -62,13 +62,15 @@ def interrupt(thread: int, what: type[BaseException]) -> None:
 def _stop(threads: Sequence[TorchThread]) -> None:
     begun = time.monotonic()
     for thread in threads:
-        if thread.ask is not None:
-            thread.ask()
-    while left := [one for one in threads if _is_awaited(one, time.monotonic() - begun)]:
-        for thread in left:
-            if thread.ask is None and thread.ident is not None:
+        if thread.on_stop is not None:
+            thread.on_stop()
+    while awaited := [
+        thread for thread in threads if _is_awaited(thread, time.monotonic() - begun)
+    ]:
+        for thread in awaited:
+            if thread.on_stop is None and thread.ident is not None:
                 interrupt(thread.ident, SystemExit)
-        left[0].join(INTERRUPT_INTERVAL_S)
+        awaited[0].join(INTERRUPT_INTERVAL_S)
 
 
 def _is_awaited(thread: TorchThread, for_s: float) -> bool:

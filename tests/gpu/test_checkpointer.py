@@ -116,7 +116,7 @@ def test_changed_rows_of_tables_on_a_gpu(tmp_path: Path) -> None:
             checkpointer.save(step)
             training.step()
     checkpointer.close()
-    kinds = [one.manifest.kind for one in Store(str(tmp_path)).listed()[0]]
+    kinds = [one.manifest.kind for one in Store(str(tmp_path)).scan()[0]]
     assert "delta" in kinds
     fresh = Tables()
     again = Checkpointer(tmp_path, fresh.parts())
@@ -172,7 +172,7 @@ def test_steps_that_a_graph_replays(
     from headway.checkpoint.engine.gpu_transfer import Gpu
 
     if not room:
-        monkeypatch.setattr(Gpu, "free", lambda _: 0)
+        monkeypatch.setattr(Gpu, "free_bytes", lambda _: 0)
     training = Replayed()
     if late:
         training.capture()

@@ -34,7 +34,7 @@ def test_deltas_are_equal_to_the_bit(
             return self.training_state()
 
     if not room:
-        monkeypatch.setattr(Gpu, "free", lambda _: 0)
+        monkeypatch.setattr(Gpu, "free_bytes", lambda _: 0)
     training = Training("cuda", differ=differ)
     checkpointer = Checkpointer(tmp_path, {"model": Parts(training)}, full_every=100)
     ahead, wanted = training.forward(), []
@@ -45,7 +45,7 @@ def test_deltas_are_equal_to_the_bit(
             wanted = training.clone()
             checkpointer.save(step)
     checkpointer.close()
-    listed = Store(str(tmp_path)).listed()[0]
+    listed = Store(str(tmp_path)).scan()[0]
     assert listed[0].manifest.kind == "delta"
     fresh = Training("cuda")
     again = Checkpointer(tmp_path, {"model": Parts(fresh)})

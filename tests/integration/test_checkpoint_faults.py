@@ -143,7 +143,7 @@ def test_a_disk_that_fails_for_a_while(call: str, lives: Lives) -> None:
     texts = told.texts("warned", "failed")
     assert texts and os.strerror(errno.EIO) in texts[0], told.ranks
     assert code_of(texts[0]) == "store-failed"
-    newest = Store(lives.store).newest_good("full")
+    newest = Store(lives.store).latest_valid("full")
     assert newest.checkpoint is not None and newest.notes == ()
     assert newest.checkpoint.step == 12, "later ones are good, whatever they were to build on"
     assert lives.live(14, waits=1).codes == [0]
@@ -217,7 +217,7 @@ def test_two_jobs_on_one_store(lives: Lives) -> None:
     )
     assert first.codes == second.codes == [0]
     store = Store(lives.store)
-    for one in store.listed()[0]:
+    for one in store.scan()[0]:
         assert store.verify(one, "full") == ""
     assert lives.live(10, waits=1).codes == [0]
     assert not lives.left()
@@ -231,7 +231,7 @@ def test_two_jobs_that_save_deltas_to_one_store(lives: Lives) -> None:
         assert told.codes in ([0], [1])
         for text in told.texts("warned", "failed"):
             assert code_of(text) == "parent-missing"
-    newest = Store(lives.store).newest_good("full")
+    newest = Store(lives.store).latest_valid("full")
     assert newest.checkpoint is not None and newest.notes == ()
     assert lives.live(10, waits=1).codes == [0]
     assert not lives.left()
@@ -257,7 +257,7 @@ def test_a_clock_that_jumps(lives: Lives) -> None:
 def test_the_store_is_taken_away(world: int, lives: Lives) -> None:
     told = lives.live(9, more={"removing": 4}, world=world)
     assert told.codes in ([0] * world, [1] + [-9] * (world - 1)), told.ranks
-    newest = Store(lives.store).newest_good("full")
+    newest = Store(lives.store).latest_valid("full")
     assert newest.checkpoint is not None and newest.checkpoint.step > 4 and not newest.notes
     assert lives.live(11, waits=1, world=world).codes == [0] * world
     assert not lives.left()

@@ -57,7 +57,7 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
         store = Store(tmp_path)
         for one in store.checkpoints():
             assert store.verify(one, "full") == ""
-        found = store.newest_good("full")
+        found = store.latest_valid("full")
         assert found.notes == ()
         if told:
             assert found.checkpoint is not None

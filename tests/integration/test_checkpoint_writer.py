@@ -55,21 +55,21 @@ def worded(message: bytes) -> bytes:
 
 def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
     rank = WriterClient(name, LONG)
-    assert rank.found["images"] == []
+    assert rank.hello["images"] == []
     rank.reserve(2, 4096)
-    handles = rank.images()
+    handles = rank.descriptors()
     os.pwrite(handles[1], b"there", 7)
     protocol.close(handles)
-    rank.tell("layout", id="a", layout={"tensors": []})
-    rank.tell("filling", image=1, step=12)
+    rank.send("layout", id="a", layout={"tensors": []})
+    rank.send("filling", image=1, step=12)
     rank.status()  # it has heard all that
     rank.close()
 
     again = WriterClient(name, LONG)
-    assert [image["state"] for image in again.found["images"]] == ["empty", "filling"]
-    assert again.found["images"][1]["step"] == 12
-    assert again.found["layouts"] == {"a": {"tensors": []}}
-    handles = again.images()
+    assert [image["state"] for image in again.hello["images"]] == ["empty", "filling"]
+    assert again.hello["images"][1]["step"] == 12
+    assert again.hello["layouts"] == {"a": {"tensors": []}}
+    handles = again.descriptors()
     assert os.pread(handles[1], 5, 7) == b"there"
     protocol.close(handles)
     again.close()
@@ -99,7 +99,7 @@ def test_strangers_do_not_disturb_it(name: str) -> None:
     assert knock(name, worded(b'{"op": "end"}')) == b"", "who has not said hello is not heard"
     assert rank.status()["busy"] == []
     for words in ({"op": "dance"}, {"op": "filling", "image": 5, "step": 1}, {"op": "whole"}):
-        rank.tell(**words)
+        rank.send(**words)
         with pytest.raises(WriterFailed, check=has_code("writer-silent")):
             rank.status()
         rank.close()
@@ -142,7 +142,7 @@ def test_a_signal_to_all_of_a_job_is_not_meant_for_it(name: str) -> None:
 def test_the_name_is_free_once_it_has_ended(name: str) -> None:
     for number in range(1, 4):
         rank = WriterClient(name, LONG)
-        assert rank.found["images"] == [], "another one"
+        assert rank.hello["images"] == [], "another one"
         rank.reserve(1, 4096)
         assert rank.end()["busy"] == []
         rank.close()

@@ -276,10 +276,10 @@ def test_killed_at_fifty_points(tmp_path: Path) -> None:
 
 def _nothing_is_left(store: SnapshotStore) -> None:
     needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
-    assert {f"files/{name}" for name in store.place.names("files")} == needed
+    assert {f"files/{name}" for name in store.place.list_names("files")} == needed
     for name in ("", "snapshots", "packages", "anchors", "leases"):
-        assert not [one for one in store.place.names(name) if one.startswith(".new-")]
-    assert store.place.names("leases") == []
+        assert not [one for one in store.place.list_names(name) if one.startswith(".new-")]
+    assert store.place.list_names("leases") == []
 
 
 @pytest.mark.slow

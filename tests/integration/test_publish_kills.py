@@ -87,4 +87,4 @@ def test_a_killed_holder_where_there_are_no_locks() -> None:
     child.kill()
     child.communicate()
     with lease(where, "a", settle_s=0):
-        assert len(where.names("leases/a")) == 1
+        assert len(where.list_names("leases/a")) == 1

@@ -98,7 +98,7 @@ def newest(saves: Path) -> dict[str, Any]:
 
     from headway.checkpoint.store.store import Store
 
-    one = Store(str(saves / "saves")).newest_good().checkpoint
+    one = Store(str(saves / "saves")).latest_valid().checkpoint
     assert one is not None
     dcp_to_torch_save(one.path, saves / "newest.pt")
     found = torch.load(saves / "newest.pt", weights_only=False)

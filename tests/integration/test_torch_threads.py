@@ -86,7 +86,7 @@ def test_an_image_under_way_is_finished_and_written(
     returned, said = ended(SAVE + end, str(store))
     assert returned == code, said
     assert "terminate called" not in said
-    wait_until(lambda: Store(str(store)).listed()[0])  # written by a process of its own
+    wait_until(lambda: Store(str(store)).scan()[0])  # written by a process of its own
 
 
 @pytest.mark.parametrize("script", [AHEAD + "raise OSError('no data')", STAGE + "stages.run()"])
@@ -106,7 +106,7 @@ def save():
 """
     returned, said = ended(last + SAVE + "sys.exit(3)", str(tmp_path / "store"))
     assert returned == 3, said
-    assert [one.manifest.step for one in Store(str(tmp_path / "store")).listed()[0]][:1] == [8]
+    assert [one.manifest.step for one in Store(str(tmp_path / "store")).scan()[0]][:1] == [8]
 
 
 def test_threads_are_asked_at_the_same_time_and_again() -> None:
@@ -126,7 +126,7 @@ def test_threads_are_asked_at_the_same_time_and_again() -> None:
     torch_threads._stop_all_at_exit()
     assert swallowed.is_set()
     assert not any(thread.is_alive() for thread in found)
-    TorchThread(deaf, name="not begun", patience_s=60).leave()
+    TorchThread(deaf, name="not begun", patience_s=60).stop()
 
 
 def test_an_interrupted_restore_is_an_interrupt(ended: Ended, tmp_path: Path) -> None:

@@ -218,4 +218,4 @@ def test_killed_before_and_after_every_request(url: str, client: Any, tmp_path: 
     print(f"killed {killed} times")
     assert killed >= 20
     assert len(runs(client, "killed")) == len(set(runs(client, "killed"))) == killed + 2
-    assert store.place.names("leases") == []
+    assert store.place.list_names("leases") == []

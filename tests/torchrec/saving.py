@@ -70,7 +70,7 @@ def trained(kind: str) -> Any:
 
 def checkpointer(model: Any, store: str) -> Checkpointer:
     parts = {"model": model, "optimizer": model.fused_optimizer}
-    return Checkpointer(store, parts, linger_s=0.1, full_every=4)
+    return Checkpointer(store, parts, writer_idle_s=0.1, full_every=4)
 
 
 def step(model: Any) -> None:
@@ -150,7 +150,7 @@ def save(model: Any, other: Any, store: str) -> None:
         told["equal"] = found.keys() == wanted.keys() and all(
             torch.equal(found[name], wanted[name]) for name in wanted
         )
-        newest = Store(store).listed()[0][0].manifest
+        newest = Store(store).scan()[0][0].manifest
         say({**told, "kind": newest.kind, "bytes": newest.size})
     saves.close()
 

@@ -46,7 +46,7 @@ def trained():
 
 def checkpointer(model, store):
     parts = {"model": model, "optimizer": model.fused_optimizer}
-    return Checkpointer(store, parts, linger_s=0.1)
+    return Checkpointer(store, parts, writer_idle_s=0.1)
 
 
 def step(model):

@@ -95,7 +95,7 @@ class Checkpointer:
         store: str | os.PathLike[str],
         state: Mapping[str, Any],
         *,
-        own: Mapping[str, Any] | None = None,
+        per_rank: Mapping[str, Any] | None = None,
         optimizers: Sequence[Optimizer] = (),
         keep: Policy | None = None,
         group: Any = None,
@@ -103,20 +103,20 @@ class Checkpointer:
         memory_interval: float | Tuner | None = None,
         grace_s: float | None = None,
         full_every: int = FULL_EVERY,
-        images: int = BUFFERS,
+        buffers: int = BUFFERS,
         rate: float | None = None,
         compress: str | None = None,
-        linger_s: float | None = None,
+        writer_idle_s: float | None = None,
         trust: bool | None = None,
         store_timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
-        if not isinstance(images, int) or images not in (1, BUFFERS):
+        if not isinstance(buffers, int) or buffers not in (1, BUFFERS):
             raise UsageError(
-                f"a Checkpointer has one image or two, not {images}", code="images-invalid"
+                f"a Checkpointer has one image or two, not {buffers}", code="images-invalid"
             )
-        if images == 1 and memory_interval is not None:
+        if buffers == 1 and memory_interval is not None:
             raise UsageError(
-                f"memory_interval needs images={BUFFERS}: {SINGLE_BUFFER_REASON}",
+                f"memory_interval needs buffers={BUFFERS}: {SINGLE_BUFFER_REASON}",
                 code="one-image-for-snapshots",
             )
         if compress not in (None, "zstd"):
@@ -130,48 +130,48 @@ class Checkpointer:
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
         self.full_every, self.compress, self.trust = full_every, compress, trust
         self.preempted = False  # all ranks were told to stop: time to leave the loop
-        self._ranks = RankCoordinator(group)
-        self.rank, self.world = self._ranks.rank, self._ranks.world
-        self.parts = StateTree(state, own or {}, self.rank)
-        self._attempt = self._ranks.gathered(uuid.uuid4().hex[:12])[0]  # names the saves of it
-        self._ranks.named(self._attempt)
-        wanted: dict[Level, float | Tuner | None]
-        wanted = {"disk": interval, "memory": memory_interval}
-        intervals = {level: given for level, given in wanted.items() if given is not None}
-        self._pacing = SaveSchedule(intervals, self._ranks.first)
-        self._outcomes = SaveOutcomes(self._pacing, self.rank)
+        self._coordinator = RankCoordinator(group)
+        self.rank, self.world = self._coordinator.rank, self._coordinator.world
+        self.tree = StateTree(state, per_rank or {}, self.rank)
+        self._attempt = self._coordinator.gather(uuid.uuid4().hex[:12])[0]  # names the saves of it
+        self._coordinator.set_name(self._attempt)
+        given_intervals: dict[Level, float | Tuner | None]
+        given_intervals = {"disk": interval, "memory": memory_interval}
+        intervals = {level: value for level, value in given_intervals.items() if value is not None}
+        self._schedule = SaveSchedule(intervals, self._coordinator.from_rank0)
+        self._outcomes = SaveOutcomes(self._schedule, self.rank)
         self._two_levels = memory_interval is not None
-        if linger_s is None:
-            linger_s = WRITER_IDLE_S if job_name() else WRITER_IDLE_UNNAMED_JOB_S
+        if writer_idle_s is None:
+            writer_idle_s = WRITER_IDLE_S if job_name() else WRITER_IDLE_UNNAMED_JOB_S
         name = writer_name(self.store, self.rank)
         self._staging = StagingBuffers(
             name,
-            linger_s,
+            writer_idle_s,
             commits=self.rank == 0,
-            images=images,
+            buffers=buffers,
             timeout_s=store_timeout_s,
         )
         self._is_writer_lost = False  # since the last save that is on disk
-        found = list(dict.fromkeys([*self.parts.optimizers, *optimizers]))
-        self._taker = StateCapture(found, images, self.parts.modules)
+        all_optimizers = list(dict.fromkeys([*self.tree.optimizers, *optimizers]))
+        self._capture = StateCapture(all_optimizers, buffers, self.tree.modules)
         self._plan: plans.RankSavePlan | None = None
         self._saves = 0
         self._due: tuple[int, Level] | None = None
         self._since_full = 0  # saves to disk
         self._parent = ""  # the last of them, on which deltas build
-        self._preemption = None if grace_s is None else Preemption(self._ranks, grace_s)
-        self._knows_when = bool(intervals) or grace_s is not None
+        self._preemption = None if grace_s is None else Preemption(self._coordinator, grace_s)
+        self._has_schedule = bool(intervals) or grace_s is not None
 
     def due(self, step: int) -> Level | None:
         """Whether to save now, and where: asked once a step, on every rank, after the step."""
-        if not self._knows_when:
+        if not self._has_schedule:
             raise UsageError(
                 "a Checkpointer without an interval does not know when to save", code="no-interval"
             )
-        level = self._pacing.due(step)
-        if self._preemption is not None and not self.preempted and self._told_to_stop(step):
+        level = self._schedule.due(step)
+        if self._preemption is not None and not self.preempted and self._should_stop(step):
             self.preempted = True
-            level = self._last_save(step)
+            level = self._final_level(step)
         self._due = None if level is None else (step, level)
         return level
 
@@ -190,39 +190,41 @@ class Checkpointer:
         else the one that `due` has said. What could not be written is told by a warning of a later
         save, and raised by `wait` and `close`: training goes on.
         """
-        begun = time.monotonic()
-        level = self._level(step, level, anchor)
+        started = time.monotonic()
+        level = self._resolve_level(step, level, anchor)
         self._two_levels = self._two_levels or level == "memory"
         with sdk.span("checkpoint_block", level=level, store=self.store):
-            state = self.parts.collect()
-            plan = self._plan or self._planned(state)
-            saved = plan.share(state)
-            asked = time.monotonic()
+            state = self.tree.collect()
+            plan = self._plan or self._make_plan(state)
+            items = plan.local_items(state)
+            wait_started = time.monotonic()
             if level == "disk":  # a snapshot is left out rather than waited for
-                self._taker.wait()
-            waited = time.monotonic() - asked
-            images = self._agreed(step, level, saved)
-            if images:
-                told = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
-                job = self._job(told, anchor)
+                self._capture.wait()
+            waited_s = time.monotonic() - wait_started
+            buffers = self._agree_on_buffers(step, level, items)
+            if buffers:
+                extra_fields = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
+                job = self._describe_job(extra_fields, anchor)
                 try:
                     if not self._staging.views:
-                        self._insist(lambda: self._staging.reserve(plan, saved.tensors), saved)
-                    waited += self._insist(
-                        lambda: self._take(step, level, plan, saved, job, images), saved
+                        self._retry_with_new_writer(
+                            lambda: self._staging.reserve(plan, items.tensors), items
+                        )
+                    waited_s += self._retry_with_new_writer(
+                        lambda: self._start_capture(step, level, plan, items, job, buffers), items
                     )
-                    self._wait_if_lost(level)
+                    self._wait_if_writer_lost(level)
                 except (WriterFailed, SaveFailed) as error:
-                    images = ()
-                    self._outcomes.broken = True
+                    buffers = ()
+                    self._outcomes.needs_full = True
                     text = f"step {step} is not saved: {error}"
                     warnings.warn(HeadwayWarning(text, code="step-not-saved"), stacklevel=2)
-        blocked = time.monotonic() - begun
-        if images:
-            self._pacing.saved(step, level, blocked)
-        return SaveHandle(step, blocked, waited, level, skipped=not images)
+        blocked_s = time.monotonic() - started
+        if buffers:
+            self._schedule.save_started(step, level, blocked_s)
+        return SaveHandle(step, blocked_s, waited_s, level, skipped=not buffers)
 
-    def _level(self, step: int, level: Level | None, anchor: bool) -> Level:
+    def _resolve_level(self, step: int, level: Level | None, anchor: bool) -> Level:
         if level not in (None, "memory", "disk") or (anchor and level == "memory"):
             if anchor:
                 raise UsageError(
@@ -231,45 +233,45 @@ class Checkpointer:
             raise UsageError(
                 f"a save is to memory or to disk, not to {level}", code="level-unknown"
             )
-        if level == "memory" and self._staging.images == 1:
+        if level == "memory" and self._staging.count == 1:
             raise UsageError(
-                f"a snapshot in memory needs images={BUFFERS}: {SINGLE_BUFFER_REASON}",
+                f"a snapshot in memory needs buffers={BUFFERS}: {SINGLE_BUFFER_REASON}",
                 code="one-image-for-snapshots",
             )
         due = self._due if self._due is not None and self._due[0] == step else None
         return "disk" if anchor else level or (due[1] if due else "disk")
 
-    def _agreed(self, step: int, level: Level, saved: plans.LocalItems) -> Sequence[int]:
+    def _agree_on_buffers(self, step: int, level: Level, items: plans.LocalItems) -> Sequence[int]:
         """The images that may be filled now; none for a snapshot while all are in use.
 
         With two levels all ranks take the same one, once all have the last one whole: so there is
         always one of all ranks, also if they are killed while they fill the other.
         """
-        status = self._insist(self._staging.status, saved)
-        self._warn(status)
-        wanted = self._pacing.wanted()
+        status = self._retry_with_new_writer(self._staging.status, items)
+        self._warn_failures(status)
+        steps = self._schedule.steps_until_due()
         if not self._two_levels:
-            self._pacing.agreed(step, self._ranks.first(wanted) if wanted else {})
-            return range(self._staging.images)
+            self._schedule.set_due(step, self._coordinator.from_rank0(steps) if steps else {})
+            return range(self._staging.count)
         last = self._staging.last
         older = (last + 1) % BUFFERS
-        filling = not self._taker.idle
-        busy = [filling or image in status["busy"] for image in (older, last)]
-        mine = {"busy": busy, "wanted": wanted}
-        word = self._ranks.decided(mine, lambda everyone: _choose_buffer(level, everyone))
-        self._pacing.agreed(step, word["wanted"], level)
-        return [(older, last)[number] for number in word["images"]]
+        filling = not self._capture.idle
+        busy = [filling or buffer in status["busy"] for buffer in (older, last)]
+        mine = {"busy": busy, "wanted": steps}
+        decision = self._coordinator.decide(mine, lambda everyone: _choose_buffer(level, everyone))
+        self._schedule.set_due(step, decision["wanted"], level)
+        return [(older, last)[number] for number in decision["images"]]
 
-    def _job(self, told: dict[str, Any], anchor: bool) -> dict[str, Any]:
+    def _describe_job(self, extra: dict[str, Any], anchor: bool) -> dict[str, Any]:
         """What the writer is told of a save."""
         self._saves += 1
-        told |= {TOTALS: self._pacing.told()} if self._pacing.levels else {}
+        extra |= {TOTALS: self._schedule.totals()} if self._schedule.levels else {}
         return {
             "store": self.store,
             "save_id": f"{self._attempt}-{self._saves}",
             "rank": self.rank,
             "world": self.world,
-            "extra": told,
+            "extra": extra,
             "keep": asdict(self.keep),
             "anchor": anchor,
             "rate": self.rate,
@@ -277,81 +279,85 @@ class Checkpointer:
             "parent": self._parent,
         }
 
-    def _take(
+    def _start_capture(
         self,
         step: int,
         level: Level,
         plan: plans.RankSavePlan,
-        saved: plans.LocalItems,
+        items: plans.LocalItems,
         job: dict[str, Any],
-        images: Sequence[int],
+        buffers: Sequence[int],
     ) -> float:
         """Fill an image; the seconds that it was waited for."""
-        begun = time.monotonic()
-        image = self._staging.free_image(images)
-        waited = time.monotonic() - begun
-        self._staging.tell("filling", image=image, step=step)
-        values = [to_base64(value) for value in saved.values]
+        started = time.monotonic()
+        buffer = self._staging.free_buffer(buffers)
+        waited_s = time.monotonic() - started
+        self._staging.send("filling", image=buffer, step=step)
+        values = [to_base64(value) for value in items.values]
         write = level == "disk"
-        about = {"layout": plan.id, "values": values, "job": job, "write": write}
-        views = self._staging.views[image]
+        fields = {"layout": plan.id, "values": values, "job": job, "write": write}
+        views = self._staging.views[buffer]
         full = self.full_every <= 1 or not self._since_full or job["anchor"]
-        full = full or self._outcomes.broken  # what a delta would build on is not there
+        full = full or self._outcomes.needs_full  # what a delta would build on is not there
         if write:
-            self._outcomes.broken = False
+            self._outcomes.needs_full = False
             self._parent = job["save_id"]
             self._since_full = 1 if full else (self._since_full + 1) % self.full_every
 
-        def whole(good: bool, changed: list[ChangedRows]) -> None:
+        def on_captured(good: bool, changed: list[ChangedRows]) -> None:
             with contextlib.suppress(WriterFailed):  # the next save finds that out
-                self._staging.whole(good, changed, image=image, **about)
-            self._outcomes.copied(step, level, time.monotonic() - begun, good)
+                self._staging.buffer_ready(good, changed, image=buffer, **fields)
+            self._outcomes.capture_ended(step, level, time.monotonic() - started, good)
 
-        self._taker.take(image, saved.tensors, views, whole, written=write, by_rows=not full)
-        return waited
+        self._capture.capture(
+            buffer, items.tensors, views, on_captured, written=write, by_rows=not full
+        )
+        return waited_s
 
-    def _insist(self, call: Callable[[], ResultT], saved: plans.LocalItems) -> ResultT:
+    def _retry_with_new_writer(
+        self, call: Callable[[], ResultT], items: plans.LocalItems
+    ) -> ResultT:
         """With another writer, and one more, should they be killed."""
         for _ in range(WRITER_ATTEMPTS - 1):
             try:
                 return call()
             except WriterFailed as error:
                 with contextlib.suppress(WriterFailed):  # that one, too: the call finds out
-                    self._revive(error, saved)
+                    self._restart_writer(error, items)
         return call()
 
-    def _revive(self, error: WriterFailed, saved: plans.LocalItems) -> None:
+    def _restart_writer(self, error: WriterFailed, items: plans.LocalItems) -> None:
         text = f"{error}; another one is started"
         warnings.warn(HeadwayWarning(text, code="writer-restarted"), stacklevel=4)
-        self._taker.forget_images()
-        self._pacing.lost()
+        self._capture.invalidate_buffers()
+        self._schedule.forget_pending()
         self._is_writer_lost = True
-        self._staging.revive(saved.tensors)
+        self._staging.restart_writer(items.tensors)
 
-    def _wait_if_lost(self, level: Level) -> None:
+    def _wait_if_writer_lost(self, level: Level) -> None:
         """If writers are killed again and again, some save has to become durable all the same."""
         if self._is_writer_lost and level == "disk":
             with contextlib.suppress(WriterFailed, StoreSilent):
-                self._taker.wait()
+                self._capture.wait()
                 patience_s = (
                     MIN_DURABLE_WAIT_S + 2 * self._outcomes.durable_s
                 )  # another rank may be gone
-                status = self._staging.settled(time.monotonic() + patience_s)
+                status = self._staging.wait_idle(time.monotonic() + patience_s)
                 self._is_writer_lost = bool(status["busy"] or status["waiting"])
 
     def replan(self, state: Mapping[str, Any] | None = None) -> plans.RankSavePlan:
         """Who saves what; again after tensors came or went. Every rank calls it."""
-        collected = state or self.parts.collect()
-        plan = self._planned(collected)
-        saved = plan.share(collected)
-        self._insist(lambda: self._staging.reserve(plan, saved.tensors), saved)
+        collected = state or self.tree.collect()
+        plan = self._make_plan(collected)
+        items = plan.local_items(collected)
+        self._retry_with_new_writer(lambda: self._staging.reserve(plan, items.tensors), items)
         return plan
 
-    def _planned(self, state: Mapping[str, Any]) -> plans.RankSavePlan:
-        self._taker.wait()
-        first = self.parts.of_first_rank(state)
+    def _make_plan(self, state: Mapping[str, Any]) -> plans.RankSavePlan:
+        self._capture.wait()
+        first = self.tree.first_rank_names(state)
         self._plan = plan = plans.make_plan(state, self.group, first)
-        self._taker.forget_images()
+        self._capture.invalidate_buffers()
         self._staging.forget_plan()
         return plan
 
@@ -362,18 +368,18 @@ class Checkpointer:
         tensor of the checkpoint has a place, or CheckpointMismatch lists both sides before
         anything is changed. Without it what fits is restored, and `notes` says what was not.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         with sdk.span("checkpoint_load"):
-            found = latest_restore_point(self.store, self.group)
-            restored = self._from_memory(found, strict) or from_store(
-                self.store, self.parts, self.group, found, strict=strict, trust=self.trust
+            point = latest_restore_point(self.store, self.group)
+            restored = self._from_memory(point, strict) or from_store(
+                self.store, self.tree, self.group, point, strict=strict, trust=self.trust
             )
         if restored is not None:
             level: Level = "memory" if restored.source == "memory" else "disk"
             sdk.progress(step=restored.step)
-            told = {"step": restored.step, "level": level, "source": restored.source}
-            schedule.note_restore(**told, seconds=time.monotonic() - begun)
-            self._pacing.resumed(restored.extra, failed=is_restart(), level=level)
+            fields = {"step": restored.step, "level": level, "source": restored.source}
+            schedule.note_restore(**fields, seconds=time.monotonic() - started)
+            self._schedule.resumed(restored.extra, failed=is_restart(), level=level)
         return restored
 
     def anchor(
@@ -393,73 +399,79 @@ class Checkpointer:
         the model that serves as `module:function`, and what it is called with; inputs on which all
         has to agree, and what `model` says to them now, if it can be asked on rank 0 alone.
         """
-        told: dict[str, Any] = {"factory": model_ref} if model_ref else {}
-        told |= anchor.json_arguments(model_arguments, self._say) if model_arguments else {}
+        serving: dict[str, Any] = {"factory": model_ref} if model_ref else {}
+        serving |= anchor.json_arguments(model_arguments, self._notify) if model_arguments else {}
         if example_inputs is not None:
-            told |= anchor.add_golden(self.parts, self._ranks, example_inputs, model, self._say)
+            serving |= anchor.add_golden(
+                self.tree, self._coordinator, example_inputs, model, self._notify
+            )
             self._plan = None  # there is a part more
-        about = {**(extra or {}), **({anchor.SERVING_INFO: told} if told else {}), **run_identity()}
+        extra_fields = {
+            **(extra or {}),
+            **({anchor.SERVING_INFO: serving} if serving else {}),
+            **run_identity(),
+        }
         try:
-            saving = self.save(step, anchor=True, metrics=metrics, extra=about)
+            handle = self.save(step, anchor=True, metrics=metrics, extra=extra_fields)
             self.wait()
-            if saving.skipped:
+            if handle.skipped:
                 raise SaveFailed(
                     f"the anchor of step {step} could not be saved", code="anchor-not-saved"
                 )
         finally:
             if example_inputs is not None:
-                self.parts.parts.pop(anchor.PART, None)
+                self.tree.parts.pop(anchor.PART, None)
                 self._plan = None
-        return saving
+        return handle
 
     def wait(self) -> None:
         """Until every save that was begun is on disk; raises if one could not be written."""
-        self._taker.wait()
-        self._raise_failures(self._staging.settled())
+        self._capture.wait()
+        self._raise_failures(self._staging.wait_idle())
 
     def close(self) -> None:
         """Everything is written; nothing is tracked any more, and the writer ends.
 
         After the notice of a preemption it waits no longer than the grace that is left.
         """
-        self._taker.close()
+        self._capture.close()
         in_time = True
         if self._preemption is not None:
             if self.preempted:
-                in_time = self._at_work_for(self._preemption.left_s)
+                in_time = self._wait_until_idle(self._preemption.left_s)
             self._preemption.close()
         if in_time:
             try:
-                self._staging.settled()
+                self._staging.wait_idle()
             except StoreSilent:
-                self._staging.leave()
+                self._staging.disconnect()
                 raise
             self._raise_failures(self._staging.end())
         else:
-            self._staging.leave()
-            self._say(
+            self._staging.disconnect()
+            self._notify(
                 "the last save was not on disk when the grace period ended", code="grace-over"
             )
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of the saves so far: step, seconds to durable, bytes, or an error."""
-        found: list[dict[str, Any]] = self._staging.status()["outcomes"]
-        return found
+        outcomes: list[dict[str, Any]] = self._staging.status()["outcomes"]
+        return outcomes
 
-    def _at_work_for(self, seconds: float) -> bool:
+    def _wait_until_idle(self, seconds: float) -> bool:
         """Whether the writer is done within that time."""
         try:
-            status = self._staging.settled(time.monotonic() + seconds)
+            status = self._staging.wait_idle(time.monotonic() + seconds)
         except StoreSilent:
             return False
         return not status["busy"] and not status["waiting"]
 
-    def _told_to_stop(self, step: int) -> bool:
+    def _should_stop(self, step: int) -> bool:
         assert self._preemption is not None
         try:
-            return self._preemption.look(step, self._pacing.step_s, self._takes_s)
+            return self._preemption.should_stop(step, self._schedule.step_s, self._save_time_s)
         except RuntimeError as error:  # the store of the ranks: one of them has left
-            self._say(
+            self._notify(
                 f"no notice of a preemption will be heeded any more: {error}",
                 code="ranks-store-gone",
             )
@@ -467,12 +479,12 @@ class Checkpointer:
             self._preemption = None
             return False
 
-    def _takes_s(self) -> float:
+    def _save_time_s(self) -> float:
         """Until a save of now is durable, by those before; others may be in its way."""
         ahead = len(self._staging.status()["busy"])
         return (1 + ahead) * self._outcomes.durable_s
 
-    def _last_save(self, step: int) -> Level | None:
+    def _final_level(self, step: int) -> Level | None:
         assert self._preemption is not None
         left = self._preemption.left_s
         schedule.note_preemption(step=step, saved=self._preemption.in_time, left_s=left)
@@ -480,44 +492,44 @@ class Checkpointer:
             text = f"told to stop: a last save of step {step}, with {left:.1f} s left for it"
             schedule.note(text, code="last-save")
             return "disk"
-        takes = f"one takes {self._outcomes.durable_s:.1f} s"
-        why = f"{takes} and {max(left, 0.0):.1f} s are left"
-        self._say(f"told to stop: no last save of step {step}, as {why}", code="no-last-save")
+        duration = f"one takes {self._outcomes.durable_s:.1f} s"
+        reason = f"{duration} and {max(left, 0.0):.1f} s are left"
+        self._notify(f"told to stop: no last save of step {step}, as {reason}", code="no-last-save")
         return None
 
     def _from_memory(self, on_disk: RestorePoint, strict: bool) -> RestoredState | None:
         """From what the writers of all ranks still hold, if that is newer than what is on disk."""
         if not job_name():
             return None  # another start of the same script may want to begin anew
-        mine = held_buffers(self._staging.found, self._staging.descriptors())
-        saves = {image.save: image.step for image in mine}
-        save = newest_common_save(self._ranks.gathered(saves))
+        local = held_buffers(self._staging.initial_status, self._staging.descriptors())
+        saves = {buffer.save: buffer.step for buffer in local}
+        save = newest_common_save(self._coordinator.gather(saves))
         durable = on_disk.checkpoint.step if on_disk.checkpoint else -1
         if not save or saves[save] < durable:
             return None
-        images = [image for image in mine if image.save == save]
-        for rank in range(images[0].world):
-            seen = peek(writer_name(self.store, rank)) if rank != self.rank else None
-            images += [
-                image for image in (held_buffers(*seen) if seen else []) if image.save == save
+        held = [buffer for buffer in local if buffer.save == save]
+        for rank in range(held[0].world):
+            other = peek(writer_name(self.store, rank)) if rank != self.rank else None
+            held += [
+                buffer for buffer in (held_buffers(*other) if other else []) if buffer.save == save
             ]
-        there = len(images) == images[0].world  # or some are on other machines
-        if not all(self._ranks.gathered(there)):
+        complete = len(held) == held[0].world  # or some are on other machines
+        if not all(self._coordinator.gather(complete)):
             return None
-        values, notes = from_memory(self.parts, images, self.group, strict)
-        self._staging.spare(save)
-        return RestoredState(saves[save], "memory", values, images[0].extra, tuple(notes))
+        values, notes = from_memory(self.tree, held, self.group, strict)
+        self._staging.protect(save)
+        return RestoredState(saves[save], "memory", values, held[0].extra, tuple(notes))
 
-    def _warn(self, status: dict[str, Any]) -> None:
-        for error in self._outcomes.heard(self._staging.new_outcomes(status)):
+    def _warn_failures(self, status: dict[str, Any]) -> None:
+        for error in self._outcomes.collect(self._staging.new_outcomes(status)):
             warnings.warn(HeadwayWarning(str(error), code=error.code), stacklevel=4)
 
     def _raise_failures(self, status: dict[str, Any]) -> None:
-        errors = self._outcomes.heard(self._staging.new_outcomes(status))
+        errors = self._outcomes.collect(self._staging.new_outcomes(status))
         if errors:
             raise errors[0]
 
-    def _say(self, text: str, *, code: str) -> None:
+    def _notify(self, text: str, *, code: str) -> None:
         schedule.note(text, code=code)
         warnings.warn(HeadwayWarning(text, code=code), stacklevel=4)
 
@@ -527,7 +539,7 @@ def _choose_buffer(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[
 
     The last one only while the older one is being written, as that one is whole then.
     """
-    busy = [any(one["busy"][number] for one in everyone) for number in range(BUFFERS)]
+    busy = [any(answer["busy"][number] for answer in everyone) for number in range(BUFFERS)]
     free = [number for number in range(BUFFERS) if not busy[number]]
     waits = [0] if level == "disk" else []
     return {"images": free[:1] or waits, "wanted": everyone[0]["wanted"]}

@@ -27,52 +27,52 @@ class RankCoordinator:
         self._name = ""
         self._count = 0
 
-    def named(self, name: str) -> None:
+    def set_name(self, name: str) -> None:
         """Under a name that no other group of ranks has, now or before."""
         self._name = f"headway/{name}"
 
-    def gathered(self, mine: Any) -> list[Any]:
+    def gather(self, mine: Any) -> list[Any]:
         """What each rank has, by a collective."""
-        found = [mine] * self.world
+        values = [mine] * self.world
         if self.world > 1:
-            dist.all_gather_object(found, mine, group=self._group)
-        return found
+            dist.all_gather_object(values, mine, group=self._group)
+        return values
 
-    def first(self, mine: Any) -> Any:
+    def from_rank0(self, mine: Any) -> Any:
         """Rank 0's; the others wait until it has come here."""
         if self.world == 1:
             return mine
         if self._store is None:
-            return self.gathered(mine)[0]
+            return self.gather(mine)[0]
         key = self._key()
         if self.rank == 0:
             self._store.set(key, json.dumps(mine))
             return mine
         return self._read(key)
 
-    def decided(self, mine: Any, decide: Callable[[Sequence[Any]], Any]) -> Any:
+    def decide(self, mine: Any, choose: Callable[[Sequence[Any]], Any]) -> Any:
         """What rank 0 makes of everybody's; nobody goes on before all have come here."""
         if self.world == 1 or self._store is None:
-            return decide(self.gathered(mine))
+            return choose(self.gather(mine))
         key = self._key()
         if self.rank == 0:
             others = _get_all(self._store, [f"{key}/{rank}" for rank in range(1, self.world)])
-            word = decide([mine, *map(json.loads, others)])
-            self._store.set(key, json.dumps(word))
-            return word
+            decision = choose([mine, *map(json.loads, others)])
+            self._store.set(key, json.dumps(decision))
+            return decision
         self._store.set(f"{key}/{self.rank}", json.dumps(mine))
-        word = self._read(key)
+        decision = self._read(key)
         self._store.delete_key(f"{key}/{self.rank}")  # rank 0 has read it, as it has answered
-        return word
+        return decision
 
-    def wave(self) -> None:
+    def raise_flag(self) -> None:
         """Have rank 0 see that this one wants something."""
         if self._store is not None:
-            self._store.set(f"{self._name}/waved", "")
+            self._store.set(f"{self._name}/flag", "")
 
-    def waved(self) -> bool:
+    def flag_raised(self) -> bool:
         """Whether any rank has."""
-        return self._store is not None and bool(self._store.check([f"{self._name}/waved"]))
+        return self._store is not None and bool(self._store.check([f"{self._name}/flag"]))
 
     def _key(self) -> str:
         self._count += 1
@@ -81,24 +81,24 @@ class RankCoordinator:
     def _read(self, key: str) -> Any:
         """The last who reads it takes it away."""
         store: Any = self._store
-        word = json.loads(store.get(key))
+        value = json.loads(store.get(key))
         if store.add(f"{key}/read", 1) == self.world - 1:
             store.delete_key(key)
             store.delete_key(f"{key}/read")
-        return word
+        return value
 
 
 def _default_store() -> Any:
     """The one that the ranks have met in, as a connection of its own where torch can do that."""
     find = getattr(dist.distributed_c10d, "_get_default_store", None)
-    found: Any = find() if find is not None else None
-    return found.clone() if hasattr(found, "clone") else found
+    store: Any = find() if find is not None else None
+    return store.clone() if hasattr(store, "clone") else store
 
 
 def _get_all(store: Any, keys: list[str]) -> list[bytes]:
     if store.has_extended_api():
-        found: list[bytes] = store.multi_get(keys)
-        return found
+        values: list[bytes] = store.multi_get(keys)
+        return values
     return [store.get(key) for key in keys]
 
 

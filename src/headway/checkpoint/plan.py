@@ -42,17 +42,17 @@ class LocalItems:
 class RankSavePlan:
     """This rank's share, and what the whole checkpoint consists of."""
 
-    def __init__(self, items: list[WriteItem], metadata: bytes, looks: str) -> None:
+    def __init__(self, items: list[WriteItem], metadata: bytes, signature: str) -> None:
         self.tensors = [item for item in items if item.type != WriteItemType.BYTE_IO]
         self.values = [item for item in items if item.type == WriteItemType.BYTE_IO]
         self.metadata = metadata  # of the whole checkpoint, pickled
-        self.looks = looks
-        self.id = hashlib.sha256(looks.encode() + metadata).hexdigest()[:16]
+        self.signature = signature
+        self.id = hashlib.sha256(signature.encode() + metadata).hexdigest()[:16]
 
-    def share(self, state: Mapping[str, Any]) -> LocalItems:
+    def local_items(self, state: Mapping[str, Any]) -> LocalItems:
         """What this rank saves of the state as it is now."""
         planner = _planner(state)
-        if _signature(planner.state_dict) != self.looks:
+        if _signature(planner.state_dict) != self.signature:
             raise StateChanged(
                 "the state has other tensors than at the first save; "
                 "call replan() on all ranks before the next one"
@@ -63,7 +63,7 @@ class RankSavePlan:
 
 
 def make_plan(
-    state: Mapping[str, Any], group: Any = None, first: Container[str] = ()
+    state: Mapping[str, Any], group: Any = None, first_rank_names: Container[str] = ()
 ) -> RankSavePlan:
     """Every rank of the group calls this with its state.
 
@@ -71,19 +71,22 @@ def make_plan(
     """
     alone = not dist.is_initialized()
     rank, world = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
-    own: tuple[SavePlan, set[str]] | UsageError
+    result: tuple[SavePlan, set[str]] | UsageError
     try:
         planner = _planner(state, coordinator=rank == 0)
         plan = planner.create_local_plan()
-        own = plan, {item.index.fqn for item in plan.items if _is_saved_by_first(item, first)}
+        result = (
+            plan,
+            {item.index.fqn for item in plan.items if _is_saved_by_first(item, first_rank_names)},
+        )
     except UsageError as error:  # the others would wait for this one
-        own = error
-    everyone: list[Any] = [own] * world
+        result = error
+    everyone: list[Any] = [result] * world
     if world > 1:
-        dist.all_gather_object(everyone, own, group=group)
-    for told in everyone:
-        if isinstance(told, UsageError):
-            raise told
+        dist.all_gather_object(everyone, result, group=group)
+    for answer in everyone:
+        if isinstance(answer, UsageError):
+            raise answer
     _check_replicas([plan for plan, _ in everyone])
     plans = _drop_replicas(everyone)
     # Every rank works out the same from the same plans: nothing has to be sent back.
@@ -92,13 +95,13 @@ def make_plan(
     return RankSavePlan(list(mine.items), pickle.dumps(metadata), _signature(planner.state_dict))
 
 
-def _is_saved_by_first(item: WriteItem, first: Container[str]) -> bool:
-    return item.type == WriteItemType.BYTE_IO or item.index.fqn in first
+def _is_saved_by_first(item: WriteItem, first_rank_names: Container[str]) -> bool:
+    return item.type == WriteItemType.BYTE_IO or item.index.fqn in first_rank_names
 
 
 def _drop_replicas(everyone: Sequence[tuple[SavePlan, set[str]]]) -> list[SavePlan]:
     """Without what an earlier rank saves as well, of the names that any rank has told."""
-    names = set().union(*(told for _, told in everyone))
+    names = set().union(*(shared for _, shared in everyone))
     taken: set[Any] = set()
     plans = []
     for plan, _ in everyone:
@@ -115,8 +118,8 @@ def _check_replicas(plans: Sequence[SavePlan]) -> None:
         for item in plan.items:
             data, name = item.tensor_data, item.index.fqn
             form = None if data is None else (data.size, data.properties.dtype)
-            first, other = known.setdefault(name, (rank, form))
-            if form != other:
+            first, expected = known.setdefault(name, (rank, form))
+            if form != expected:
                 raise UsageError(
                     f"{name} has another shape or type on rank {rank} than on rank {first}; "
                     "a part that each rank has for itself is given as `own`",

@@ -31,12 +31,12 @@ class Notice:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.at: float | None = None
         self._clock = clock
-        self._calls: list[Callable[[], object]] = []
-        self._before: dict[int, Any] = {}  # the handlers that were there
+        self._callbacks: list[Callable[[], object]] = []
+        self._previous: dict[int, Any] = {}  # the handlers that were there
         self._listeners = 0
         self._pid = 0
 
-    def listen(self) -> None:
+    def install(self) -> None:
         """From now on the signals are a notice."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
@@ -46,39 +46,39 @@ class Notice:
         self._listeners += 1
         self._pid = os.getpid()
         for number in SIGNALS if self._listeners == 1 else ():
-            self._before[number] = signal.signal(number, self._heard)
+            self._previous[number] = signal.signal(number, self._on_signal)
 
-    def leave(self) -> None:
+    def uninstall(self) -> None:
         """Nobody listens any more: the handlers that were there before are back."""
         self._listeners -= 1
         if self._listeners:
             return
-        for number, before in self._before.items():
-            if signal.getsignal(number) == self._heard:
-                signal.signal(number, _python_handler(before))
-        self._before.clear()
+        for number, previous in self._previous.items():
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, _python_handler(previous))
+        self._previous.clear()
         self.at = None
 
-    def call(self, callback: Callable[[], object]) -> None:
+    def add_callback(self, callback: Callable[[], object]) -> None:
         """Have it called once the notice comes, in the main thread; now, if it has come."""
-        self.listen()
-        self._calls.append(callback)
+        self.install()
+        self._callbacks.append(callback)
         if self.at is not None:
             callback()
 
-    def _heard(self, number: int, frame: Any) -> None:
+    def _on_signal(self, number: int, frame: Any) -> None:
         now = self._clock()
         again = self.at is not None and now - self.at > SAME_NOTICE_S
-        before = self._before.get(number)
+        previous = self._previous.get(number)
         if again or os.getpid() != self._pid:  # or a child, which has inherited this
-            signal.signal(number, _python_handler(before))
+            signal.signal(number, _python_handler(previous))
             os.kill(os.getpid(), number)
             return
         first, self.at = self.at is None, now if self.at is None else self.at
-        for callback in self._calls if first else ():
+        for callback in self._callbacks if first else ():
             callback()
-        if callable(before):
-            before(number, frame)
+        if callable(previous):
+            previous(number, frame)
 
 
 notice = Notice()
@@ -97,7 +97,7 @@ class Preemption:
         self,
         ranks: RankCoordinator,
         grace_s: float,
-        heard: Notice = notice,
+        notice: Notice = notice,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not grace_s > 0:
@@ -105,47 +105,51 @@ class Preemption:
                 f"grace_s is the seconds from the notice to the end, not {grace_s!r}",
                 code="grace-invalid",
             )
-        self._ranks, self._grace_s, self._heard, self._clock = ranks, grace_s, heard, clock
+        self._ranks, self._grace_s, self._notice, self._clock = ranks, grace_s, notice, clock
         self._next = 0
-        self._passed_on = False
-        self._since: float | None = None
+        self._flag_set = False
+        self._noticed_at: float | None = None
         self.in_time = True  # rank 0's word: there is time for a last save
-        heard.listen()
+        notice.install()
 
     @property
     def left_s(self) -> float:
         """What is left of the grace, without what it takes to leave."""
-        since = self._since if self._since is not None else self._clock()
-        leaving = min(EXIT_S, self._grace_s / 10)
-        return self._grace_s - leaving - (self._clock() - since)
+        noticed_at = self._noticed_at if self._noticed_at is not None else self._clock()
+        reserve = min(EXIT_S, self._grace_s / 10)
+        return self._grace_s - reserve - (self._clock() - noticed_at)
 
-    def look(self, step: int, step_s: Callable[[], float], takes_s: Callable[[], float]) -> bool:
+    def should_stop(
+        self, step: int, step_s: Callable[[], float], save_s: Callable[[], float]
+    ) -> bool:
         """Asked once a step: whether this is the one at which all ranks stop.
 
         What a step takes, 0 if nobody knows, and a save until it is durable; rank 0's counts.
         """
-        if self._heard.at is not None and not self._passed_on:
-            self._passed_on, self._since = True, self._heard.at
-            self._ranks.wave()
+        if self._notice.at is not None and not self._flag_set:
+            self._flag_set, self._noticed_at = True, self._notice.at
+            self._ranks.raise_flag()
         alone = self._ranks.world == 1
-        if (alone and not self._passed_on) or step < self._next:
+        if (alone and not self._flag_set) or step < self._next:
             return False
-        word = self._ranks.first(self._word(step_s(), takes_s) if self._ranks.rank == 0 else None)
-        self._next = step + word["next"]
-        if word["stop"] and self._since is None:
-            self._since = self._clock()
-        self.in_time = word["in_time"]
-        return bool(word["stop"])
+        decision = self._ranks.from_rank0(
+            self._decision(step_s(), save_s) if self._ranks.rank == 0 else None
+        )
+        self._next = step + decision["next"]
+        if decision["stop"] and self._noticed_at is None:
+            self._noticed_at = self._clock()
+        self.in_time = decision["in_time"]
+        return bool(decision["stop"])
 
-    def _word(self, step_s: float, takes_s: Callable[[], float]) -> dict[str, Any]:
-        stop = self._passed_on or self._ranks.waved()
+    def _decision(self, step_s: float, save_s: Callable[[], float]) -> dict[str, Any]:
+        stop = self._flag_set or self._ranks.flag_raised()
         steps = max(1, round(CHECK_S / step_s)) if step_s else 1
-        return {"stop": stop, "in_time": not stop or takes_s() <= self.left_s, "next": steps}
+        return {"stop": stop, "in_time": not stop or save_s() <= self.left_s, "next": steps}
 
     def close(self) -> None:
         """The signals are what they were."""
-        self._heard.leave()
+        self._notice.uninstall()
 
 
-def _python_handler(before: Any) -> Any:
-    return signal.SIG_DFL if before is None else before  # None: it was not set by Python
+def _python_handler(handler: Any) -> Any:
+    return signal.SIG_DFL if handler is None else handler  # None: it was not set by Python

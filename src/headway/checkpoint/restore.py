@@ -66,29 +66,29 @@ class HeldBuffer:
 
 def held_buffers(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[HeldBuffer]:
     """The whole ones; the descriptors are closed."""
-    found = []
-    for image, descriptor in zip(status["images"], descriptors, strict=True):
-        layout = status["layouts"].get(image.get("layout", ""))
-        if image["state"] == READY and layout is not None:
+    buffers = []
+    for buffer, descriptor in zip(status["images"], descriptors, strict=True):
+        layout = status["layouts"].get(buffer.get("layout", ""))
+        if buffer["state"] == READY and layout is not None:
             memory = MappedBuffer(descriptor, os.fstat(descriptor).st_size)
-            told = image["save"], image["step"], image["world"], layout
-            found.append(HeldBuffer(*told, image["values"], image["extra"], memory))
+            identity = buffer["save"], buffer["step"], buffer["world"], layout
+            buffers.append(HeldBuffer(*identity, buffer["values"], buffer["extra"], memory))
         os.close(descriptor)
-    return found
+    return buffers
 
 
 def from_memory(
-    parts: StateTree, images: Sequence[HeldBuffer], group: Any, strict: bool = True
+    tree: StateTree, buffers: Sequence[HeldBuffer], group: Any, strict: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
     """Of one save by all ranks: the images of every rank of this machine; values, and notes."""
-    reader = _MemoryReader(images)
+    reader = _MemoryReader(buffers)
     metadata = reader.read_metadata()
-    wanted = parts.value_names(metadata)
-    values = _read(dict.fromkeys(wanted), reader, group, trusted=True)
-    targets = parts.match(metadata, values)
+    names = tree.value_names(metadata)
+    values = _read(dict.fromkeys(names), reader, group, trusted=True)
+    targets = tree.match(metadata, values)
     notes = _check_mismatch(targets.mismatch, "in memory", strict, group)
     _read(targets.flat, reader, group, trusted=True)
-    return parts.give_back(targets, values, metadata), notes
+    return tree.load(targets, values, metadata), notes
 
 
 def latest_restore_point(
@@ -96,20 +96,20 @@ def latest_restore_point(
 ) -> RestorePoint:
     """The newest good one, as rank 0 sees it; `damaged`: what has shown that it is not."""
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return Store(store).newest_good(damaged=damaged)
+        return Store(store).latest_valid(damaged=damaged)
     first = dist.get_rank(group) == 0
-    told: list[Any] = [Store(store).newest_good(damaged=damaged) if first else None]
+    box: list[Any] = [Store(store).latest_valid(damaged=damaged) if first else None]
     source = dist.get_global_rank(group, 0) if group is not None else 0
-    dist.broadcast_object_list(told, src=source, group=group)
-    found: RestorePoint = told[0]
-    return found
+    dist.broadcast_object_list(box, src=source, group=group)
+    point: RestorePoint = box[0]
+    return point
 
 
 def from_store(
     store: str,
-    parts: StateTree,
+    tree: StateTree,
     group: Any,
-    found: RestorePoint | None = None,
+    point: RestorePoint | None = None,
     *,
     strict: bool = True,
     trust: bool | None = None,
@@ -120,32 +120,34 @@ def from_store(
     `trust`: whether what is read may run code; None: if this user alone can have written it.
     """
     damaged: dict[str, str] = {}
-    found = found or latest_restore_point(store, group)
-    while (one := found.checkpoint) is not None:
+    point = point or latest_restore_point(store, group)
+    while (checkpoint := point.checkpoint) is not None:
         try:
-            values, left_out = _load_chain(found.chain, parts, group, strict, trust)
+            values, mismatch_notes = _load_chain(point.chain, tree, group, strict, trust)
         except _DamagedOnRanks as error:
-            damaged[error.one.manifest.save_id] = error.why
-            found = latest_restore_point(store, group, damaged)
+            damaged[error.checkpoint.manifest.save_id] = error.why
+            point = latest_restore_point(store, group, damaged)
             continue
-        _warn_skipped(store, found, f"{one.name} is restored")
-        notes = (*found.notes, *left_out)
-        return RestoredState(one.step, one.name, values, one.manifest.extra, notes)
-    if damaged:  # and some of it is in the state by now
-        why = "; ".join(found.notes)
-        raise CheckpointDamaged(
-            f"no checkpoint of {store} can be restored: {why}",
-            code="no-good-checkpoint",
-            notes=found.notes,
+        _warn_skipped(store, point, f"{checkpoint.name} is restored")
+        notes = (*point.notes, *mismatch_notes)
+        return RestoredState(
+            checkpoint.step, checkpoint.name, values, checkpoint.manifest.extra, notes
         )
-    _warn_skipped(store, found, "nothing is restored")
+    if damaged:  # and some of it is in the state by now
+        reason = "; ".join(point.notes)
+        raise CheckpointDamaged(
+            f"no checkpoint of {store} can be restored: {reason}",
+            code="no-good-checkpoint",
+            notes=point.notes,
+        )
+    _warn_skipped(store, point, "nothing is restored")
     return None
 
 
-def _warn_skipped(store: str, found: RestorePoint, then: str) -> None:
-    if found.notes:
-        notes = "; ".join(found.notes)
-        text = f"not all checkpoints of {store} are good: {notes}; {then}"
+def _warn_skipped(store: str, point: RestorePoint, outcome: str) -> None:
+    if point.notes:
+        notes = "; ".join(point.notes)
+        text = f"not all checkpoints of {store} are good: {notes}; {outcome}"
         warnings.warn(HeadwayWarning(text, code="checkpoints-passed-over"), stacklevel=4)
 
 
@@ -153,101 +155,113 @@ class _DamagedOnRanks(Exception):
     """Found on all ranks at once: which checkpoint it is, and why it cannot be used."""
 
     def __init__(self, one: Checkpoint, why: str) -> None:
-        self.one, self.why = one, why
+        self.checkpoint, self.why = one, why
 
 
 def _load_chain(
-    chain: Sequence[Checkpoint], parts: StateTree, group: Any, strict: bool, trust: bool | None
+    chain: Sequence[Checkpoint], tree: StateTree, group: Any, strict: bool, trust: bool | None
 ) -> tuple[dict[str, Any], list[str]]:
     """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
-    if any(item.unpacked for one in chain for f in one.manifest.files for item in f.items):
+    if any(
+        item.unpacked for checkpoint in chain for f in checkpoint.manifest.files for item in f.items
+    ):
         codecs.require_zstd()
     readers = [
-        checkpoint_reader.CheckpointReader(one.path, check=True, trusted=trust) for one in chain
+        checkpoint_reader.CheckpointReader(checkpoint.path, check=True, trusted=trust)
+        for checkpoint in chain
     ]
-    for one, reader in zip(chain, readers, strict=True):
-        _on_all_ranks(one, reader.read_metadata, group)
+    for checkpoint, reader in zip(chain, readers, strict=True):
+        _on_all_ranks(checkpoint, reader.read_metadata, group)
     metadata = readers[0].read_metadata()
-    known = {
+    tensor_names = {
         dcp.item_name(index): index.fqn
         for reader in readers
         for index in dcp.item_indices(reader.read_metadata())
     }
     by_rows = [
-        {known.get(item, "") for file in one.manifest.files for item in delta_tables(file)}
-        for one in chain
+        {
+            tensor_names.get(item, "")
+            for file in checkpoint.manifest.files
+            for item in delta_tables(file)
+        }
+        for checkpoint in chain
     ]
-    whole = {  # the last time that it was saved as a whole; of what other ranks have, too
+    base_index = {  # the last time that it was saved as a whole; of what other ranks have, too
         name: max(at for at in range(len(chain)) if name not in by_rows[at])
         for name in metadata.state_dict_metadata
     }
-    for one, names in zip(chain, by_rows, strict=True):
-        if not names <= whole.keys():
-            why = "it has rows of a tensor that it does not name"
-            raise _DamagedOnRanks(one, with_code(why, code="rows-not-planned"))
+    for checkpoint, names in zip(chain, by_rows, strict=True):
+        if not names <= base_index.keys():
+            reason = "it has rows of a tensor that it does not name"
+            raise _DamagedOnRanks(checkpoint, with_code(reason, code="rows-not-planned"))
 
     def read(wanted: dict[str, Any]) -> None:
-        for at in sorted(set(whole.values())):
-            mine = {name: target for name, target in wanted.items() if whole[name] == at}
+        for at in sorted(set(base_index.values())):
+            mine = {name: target for name, target in wanted.items() if base_index[name] == at}
             try:
                 _read(mine, readers[at], group, trusted=readers[at].trusted)
             except CheckpointException as error:
                 raise _classify(chain[at], error) from None
             wanted.update(mine)
 
-    values = dict.fromkeys(parts.value_names(metadata))
+    values = dict.fromkeys(tree.value_names(metadata))
     read(values)
-    targets = parts.match(metadata, values)
+    targets = tree.match(metadata, values)
     notes = _check_mismatch(targets.mismatch, chain[-1].name, strict, group)
     read(targets.flat)
-    for at, one in enumerate(chain):
+    for at, checkpoint in enumerate(chain):
         here = by_rows[at] & targets.flat.keys()
-        rows = {name: targets.flat[name] for name in here if whole[name] < at}
-        told: dict[str, Any] = {
-            name: readers[whole[name]].read_metadata().state_dict_metadata[name] for name in rows
+        rows = {name: targets.flat[name] for name in here if base_index[name] < at}
+        metadata_of: dict[str, Any] = {
+            name: readers[base_index[name]].read_metadata().state_dict_metadata[name]
+            for name in rows
         }
         if by_rows[at]:
-            _on_all_ranks(one, partial(apply_rows, one.path, one.manifest, rows, told), group)
-    return parts.give_back(targets, values, metadata), notes
+            _on_all_ranks(
+                checkpoint,
+                partial(apply_rows, checkpoint.path, checkpoint.manifest, rows, metadata_of),
+                group,
+            )
+    return tree.load(targets, values, metadata), notes
 
 
-def _check_mismatch(mine: Mismatch, name: str, strict: bool, group: Any) -> list[str]:
+def _check_mismatch(local: Mismatch, name: str, strict: bool, group: Any) -> list[str]:
     """What does not fit, of all ranks: an error on each of them, or notes."""
-    everyone = [mine]
+    everyone = [local]
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         everyone *= dist.get_world_size(group)
-        dist.all_gather_object(everyone, mine, group=group)
+        dist.all_gather_object(everyone, local, group=group)
     mismatch = merge_mismatches(everyone)
     if mismatch and strict:
         raise mismatch.error(name)
     return mismatch.notes(name)
 
 
-def _on_all_ranks(one: Checkpoint, do: Callable[[], Any], group: Any) -> None:
+def _on_all_ranks(checkpoint: Checkpoint, action: Callable[[], Any], group: Any) -> None:
     """On all ranks; what is damaged for one of them is for all."""
-    mine = ""
+    reason = ""
     try:
-        do()
+        action()
     except (CheckpointDamaged, OSError) as error:
-        mine = _failure_reason(error)
-    told = [mine]
+        reason = _failure_reason(error)
+    reasons = [reason]
     if dist.is_initialized() and dist.get_world_size(group) > 1:
-        told *= dist.get_world_size(group)
-        dist.all_gather_object(told, mine, group=group)
-    if any(told):
-        raise _DamagedOnRanks(one, next(filter(None, told)))
+        reasons *= dist.get_world_size(group)
+        dist.all_gather_object(reasons, reason, group=group)
+    if any(reasons):
+        raise _DamagedOnRanks(checkpoint, next(filter(None, reasons)))
 
 
-def _classify(one: Checkpoint, error: CheckpointException) -> BaseException:
+def _classify(checkpoint: Checkpoint, error: CheckpointException) -> BaseException:
     """A damaged file is passed over; anything else is for the user to see."""
-    found = [exception for exception, _ in error.failures.values()]
-    if all(isinstance(exception, (CheckpointDamaged, OSError)) for exception in found):
-        return _DamagedOnRanks(one, _failure_reason(found[0]))
-    first = next(e for e in found if not isinstance(e, (CheckpointDamaged, OSError)))
+    errors = [exception for exception, _ in error.failures.values()]
+    if all(isinstance(exception, (CheckpointDamaged, OSError)) for exception in errors):
+        return _DamagedOnRanks(checkpoint, _failure_reason(errors[0]))
+    first = next(e for e in errors if not isinstance(e, (CheckpointDamaged, OSError)))
     if isinstance(first, HeadwayError):
         return first
-    why = f"{type(first).__name__}: {first}"
-    return RestoreFailed(f"{one.name} cannot be restored: {why}")
+    reason = f"{type(first).__name__}: {first}"
+    return RestoreFailed(f"{checkpoint.name} cannot be restored: {reason}")
 
 
 def _failure_reason(error: BaseException) -> str:
@@ -265,7 +279,7 @@ def _read(
     flat: dict[str, Any], reader: StorageReader, group: Any, *, trusted: bool
 ) -> dict[str, Any]:
     """Read into the tensors of `flat`, and put the values of other names into it."""
-    alone = not dist.is_initialized()
+    single = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
@@ -274,12 +288,12 @@ def _read(
                 storage_reader=reader,
                 planner=_Planner(trusted),
                 process_group=group,
-                no_dist=alone,
+                no_dist=single,
             )
         except CheckpointException as error:
-            mine, _ = error.failures.get(0 if alone else dist.get_rank(group), (None, None))
-            if mine is not None and not isinstance(mine, Exception):
-                raise mine from None  # an interrupt, which is no failure of the load
+            failure, _ = error.failures.get(0 if single else dist.get_rank(group), (None, None))
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure from None  # an interrupt, which is no failure of the load
             raise
     return flat
 
@@ -300,18 +314,18 @@ class _Planner(DefaultLoadPlanner):
 class _MemoryReader(StorageReader):
     """Reads what writers hold, by the names that items have on disk."""
 
-    def __init__(self, images: Sequence[HeldBuffer]) -> None:
+    def __init__(self, buffers: Sequence[HeldBuffer]) -> None:
         self.tensors = {
-            name: (image.memory, at, nbytes)
-            for image in images
-            for name, _, at, nbytes in image.layout["tensors"]
+            name: (buffer.memory, at, nbytes)
+            for buffer in buffers
+            for name, _, at, nbytes in buffer.layout["tensors"]
         }
         self.values = {
             name: value
-            for image in images
-            for name, value in zip(image.layout["values"], image.values, strict=True)
+            for buffer in buffers
+            for name, value in zip(buffer.layout["values"], buffer.values, strict=True)
         }
-        self.metadata = load_metadata(base64.b64decode(images[0].layout["metadata"]))
+        self.metadata = load_metadata(base64.b64decode(buffers[0].layout["metadata"]))
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the plan of the save says."""
@@ -338,34 +352,34 @@ class _MemoryReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy each piece from its image; what goes to a GPU, all together."""
-        over_bus: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for one in plan.items:
-            name = dcp.item_name(one.storage_index)
-            if one.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(one, io.BytesIO(base64.b64decode(self.values[name])))
+        to_gpu: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for item in plan.items:
+            name = dcp.item_name(item.storage_index)
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, io.BytesIO(base64.b64decode(self.values[name])))
                 continue
-            target = planner.resolve_tensor(one).detach()
-            found = narrow_tensor_by_index(
-                self._tensor(name, one), one.storage_offsets, one.lengths
+            target = planner.resolve_tensor(item).detach()
+            source = narrow_tensor_by_index(
+                self._tensor(name, item), item.storage_offsets, item.lengths
             )
-            if target.is_cuda and target.is_contiguous() and found.is_contiguous():
-                over_bus.setdefault(target.device, []).append((target, found))
+            if target.is_cuda and target.is_contiguous() and source.is_contiguous():
+                to_gpu.setdefault(target.device, []).append((target, source))
             else:
-                target.copy_(found)
-            planner.commit_tensor(one, target)
-        for device, pairs in over_bus.items():
-            gpu_of(device).lanes.to_device(pairs)
+                target.copy_(source)
+            planner.commit_tensor(item, target)
+        for device, pairs in to_gpu.items():
+            gpu_of(device).transfer.to_device(pairs)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _tensor(self, name: str, one: Any) -> torch.Tensor:
+    def _tensor(self, name: str, item: Any) -> torch.Tensor:
         memory, at, _ = self.tensors[name]
-        told = self.metadata.state_dict_metadata[one.storage_index.fqn]
-        assert isinstance(told, TensorStorageMetadata)
-        offset = one.storage_index.offset
-        sizes = next(c.sizes for c in told.chunks if offset is None or c.offsets == offset)
-        return memory.tensor(at, told.properties.dtype, sizes)
+        entry = self.metadata.state_dict_metadata[item.storage_index.fqn]
+        assert isinstance(entry, TensorStorageMetadata)
+        offset = item.storage_index.offset
+        sizes = next(c.sizes for c in entry.chunks if offset is None or c.offsets == offset)
+        return memory.tensor(at, entry.properties.dtype, sizes)
 
 
 def newest_common_save(ranks: Sequence[Mapping[str, int]]) -> str:

@@ -23,19 +23,19 @@ from headway.errors import SaveFailed
 from headway.probe import ENV_LAUNCH
 
 
-def note_save(**told: Any) -> None:
+def note_save(**fields: Any) -> None:
     """What became of a save, what it cost, and how often to save."""
-    _emit("checkpoint", told)
+    _emit("checkpoint", fields)
 
 
-def note_restore(**told: Any) -> None:
+def note_restore(**fields: Any) -> None:
     """Where the state came from."""
-    _emit("restored", told)
+    _emit("restored", fields)
 
 
-def note_preemption(**told: Any) -> None:
+def note_preemption(**fields: Any) -> None:
     """All ranks leave the loop, as they were told to."""
-    _emit("preempted", told)
+    _emit("preempted", fields)
 
 
 def note(text: str, *, code: str) -> None:
@@ -43,13 +43,13 @@ def note(text: str, *, code: str) -> None:
     _emit("note", {"hook": "checkpoint", "code": code, "text": text})
 
 
-def _emit(event: str, told: dict[str, Any]) -> None:
+def _emit(event: str, fields: dict[str, Any]) -> None:
     recorder = sdk.active_recorder()
     if recorder is not None:
         from headway.probe.recorder import guard
 
         recorder.start()
-        guard("checkpoint", lambda: recorder.emit(event, **told))
+        guard("checkpoint", lambda: recorder.emit(event, **fields))
 
 
 Level = Literal["memory", "disk"]
@@ -87,56 +87,67 @@ class SaveSchedule:
         }
         self._first, self._clock = first, clock
         self._next: dict[Level, int] = {}
-        self._seen = 0
-        self._begun = self._at = clock()
-        self._usual: deque[float] = deque(maxlen=RECENT_STEPS)  # steps with no save under way
-        self._away = 0.0  # of the step that goes on: in a save
-        self._saves: list[PendingCost] = []  # under way
+        self._step_count = 0
+        self._started = self._last_step_at = clock()
+        self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)  # steps with no save under way
+        self._save_s = 0.0  # of the step that goes on: in a save
+        self._pending: list[PendingCost] = []  # under way
         self._uptime_s, self._failures = 0.0, 0  # of earlier attempts
         self._from_memory = 0  # failures after which training went on from memory
 
     def due(self, step: int) -> Level | None:
         """Asked once a step, after it."""
         now = self._clock()
-        took, self._at, self._away = now - self._at - self._away, now, 0.0
-        self._stepped(took)
+        seconds, self._last_step_at, self._save_s = (
+            now - self._last_step_at - self._save_s,
+            now,
+            0.0,
+        )
+        self._record_step(seconds)
         if self.levels and not self._next:
-            self._seen += 1
-            if self._seen < FIRST_STEPS:
+            self._step_count += 1
+            if self._step_count < FIRST_STEPS:
                 return None
-            self.agreed(step, self._first(self.wanted()))
+            self.set_due(step, self._first(self.steps_until_due()))
         due = (level for level, at in self._next.items() if step >= at)
         return min(due, key=LEVELS.index, default=None)
 
-    def wanted(self) -> dict[Level, int]:
+    def steps_until_due(self) -> dict[Level, int]:
         """In how many steps each level is due again, by this rank's measure; rank 0's counts."""
-        usual = median(self._usual) if self._usual else 0.0
+        typical = median(self._step_times) if self._step_times else 0.0
         return {
-            level: max(1, round(self._interval(level) / usual)) if usual > 0 else 1
+            level: max(1, round(self._interval(level) / typical)) if typical > 0 else 1
             for level in self.levels
         }
 
-    def agreed(self, step: int, wanted: Mapping[Level, int], level: Level = "disk") -> None:
+    def set_due(self, step: int, steps: Mapping[Level, int], level: Level = "disk") -> None:
         """All ranks have heard rank 0's word at a save of this level, or before the first one."""
-        for one in self.levels:
-            if level in (one, "disk"):
-                self._next[one] = step + wanted[one]
+        for name in self.levels:
+            if level in (name, "disk"):
+                self._next[name] = step + steps[name]
 
-    def saved(self, step: int, level: Level, blocked_s: float) -> None:
+    def save_started(self, step: int, level: Level, blocked_s: float) -> None:
         """A save was begun."""
-        self._away += blocked_s
-        self._saves.append(PendingCost(step=step, level=level, blocked_s=blocked_s))
+        self._save_s += blocked_s
+        self._pending.append(PendingCost(step=step, level=level, blocked_s=blocked_s))
 
-    def ended(self, outcome: Mapping[str, Any]) -> PendingCost | None:
+    def save_ended(self, outcome: Mapping[str, Any]) -> PendingCost | None:
         """What became of a save: its step, level, seconds and bytes; None of one not begun here."""
         step, level = outcome["step"], outcome["level"]
-        cost = next((one for one in self._saves if (one.step, one.level) == (step, level)), None)
+        cost = next(
+            (
+                pending
+                for pending in self._pending
+                if (pending.step, pending.level) == (step, level)
+            ),
+            None,
+        )
         if cost is None:
             return None
-        self._saves.remove(cost)
+        self._pending.remove(cost)
         tuner = self._tuners.get(level)
         if tuner is not None and "error" not in outcome:
-            tuner.observed(failures=self._failed(level), uptime_s=self.uptime_s)
+            tuner.observed(failures=self._failures_of(level), uptime_s=self.uptime_s)
             measured = SaveCost(
                 blocked_s=cost.blocked_s,
                 slowdown_s=max(0.0, cost.slower_s),
@@ -146,58 +157,58 @@ class SaveSchedule:
             tuner.saved(measured)
         return cost
 
-    def lost(self) -> None:
+    def forget_pending(self) -> None:
         """Nobody will say what became of the saves that are under way."""
-        self._saves.clear()
+        self._pending.clear()
 
     def step_s(self) -> float:
         """What a step usually takes; 0 while that is not known."""
-        return median(self._usual) if len(self._usual) >= FIRST_STEPS else 0.0
+        return median(self._step_times) if len(self._step_times) >= FIRST_STEPS else 0.0
 
     @property
     def uptime_s(self) -> float:
         """Seconds that this run has been up, over all attempts."""
-        return self._uptime_s + self._clock() - self._begun
+        return self._uptime_s + self._clock() - self._started
 
     def advice(self, level: Level = "disk") -> IntervalAdvice | None:
         """Of the tuner of that level."""
         tuner = self._tuners.get(level)
         return None if tuner is None else tuner.advice()
 
-    def rhythm(self, level: Level) -> dict[str, float]:
+    def interval_report(self, level: Level) -> dict[str, float]:
         """For the journal: what is used, what would lose least, and what each loses."""
         advice = self.advice(level)
         if advice is None:
             return {}
-        told = {"interval_s": self._interval(level)}
+        report = {"interval_s": self._interval(level)}
         if advice.wasted_percent is None:
-            return told
-        told["recommended_s"] = advice.target_s
-        for name, seconds in (("wasted", told["interval_s"]), ("recommended", advice.target_s)):
+            return report
+        report["recommended_s"] = advice.target_s
+        for name, seconds in (("wasted", report["interval_s"]), ("recommended", advice.target_s)):
             share = wasted(
                 seconds,
                 cost=advice.cost_s or 0.0,
                 mtbf=HOUR / advice.failures_per_hour,
                 durable=advice.durable_s or 0.0,
             )
-            told[f"{name}_percent"] = 100 * share
-        told["failures_per_hour"] = advice.failures_per_hour
-        told["failures_low"], told["failures_high"] = advice.failures_low, advice.failures_high
-        return told
+            report[f"{name}_percent"] = 100 * share
+        report["failures_per_hour"] = advice.failures_per_hour
+        report["failures_low"], report["failures_high"] = advice.failures_low, advice.failures_high
+        return report
 
-    def told(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
         """Uptime and failures over all attempts, for a checkpoint."""
-        told = {"uptime_s": round(self.uptime_s, 3), "failures": self._failures}
-        return {**told, "from_memory": self._from_memory}
+        totals = {"uptime_s": round(self.uptime_s, 3), "failures": self._failures}
+        return {**totals, "from_memory": self._from_memory}
 
     def resumed(self, extra: Mapping[str, Any], *, failed: bool, level: Level) -> None:
         """An earlier attempt had come this far; this one goes on from that level."""
-        told = extra.get(TOTALS) or {}
-        self._uptime_s = float(told.get("uptime_s", 0.0))
-        self._failures = int(told.get("failures", 0)) + failed
-        self._from_memory = int(told.get("from_memory", 0)) + (failed and level == "memory")
+        totals = extra.get(TOTALS) or {}
+        self._uptime_s = float(totals.get("uptime_s", 0.0))
+        self._failures = int(totals.get("failures", 0)) + failed
+        self._from_memory = int(totals.get("from_memory", 0)) + (failed and level == "memory")
 
-    def _failed(self, level: Level) -> int:
+    def _failures_of(self, level: Level) -> int:
         """Failures that are recovered from this level; of a single one that is all."""
         if len(self.levels) == 1:
             return self._failures
@@ -207,20 +218,20 @@ class SaveSchedule:
         fixed = self._fixed.get(level)
         return self._tuners[level].advice().interval_s if fixed is None else fixed
 
-    def _stepped(self, took: float) -> None:
-        if not self._saves:
-            self._usual.append(took)
-        elif self._usual:
-            longer = (took - median(self._usual)) / len(self._saves)
-            for cost in self._saves:
-                cost.slower_s += longer
+    def _record_step(self, seconds: float) -> None:
+        if not self._pending:
+            self._step_times.append(seconds)
+        elif self._step_times:
+            slower_s = (seconds - median(self._step_times)) / len(self._pending)
+            for cost in self._pending:
+                cost.slower_s += slower_s
 
 
 def is_restart(env: Mapping[str, str] = os.environ) -> bool:
     """Whether this process belongs to an attempt after a failure."""
     _, dot, attempt = env.get(ENV_LAUNCH, "").rpartition(".")
-    again = bool(dot) and attempt.isdecimal()
-    return again or env.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    restarted = bool(dot) and attempt.isdecimal()
+    return restarted or env.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 RECENT_SAVES = 16  # saves from which it is known how long one takes
@@ -229,58 +240,60 @@ RECENT_SAVES = 16  # saves from which it is known how long one takes
 class SaveOutcomes:
     """Of one rank's saves."""
 
-    def __init__(self, pacing: SaveSchedule, rank: int) -> None:
-        self._pacing, self._rank = pacing, rank
-        self._copied: deque[dict[str, Any]] = deque()  # what ends with its image: a thread adds it
-        self._copied_s: dict[int, float] = {}  # by step, until the image of a save was whole
+    def __init__(self, schedule: SaveSchedule, rank: int) -> None:
+        self._schedule, self._rank = schedule, rank
+        self._captures: deque[dict[str, Any]] = (
+            deque()
+        )  # what ends with its image: a thread adds it
+        self._capture_s: dict[int, float] = {}  # by step, until the image of a save was whole
         self._durable_s: deque[float] = deque(maxlen=RECENT_SAVES)
-        self.broken = False  # a save to disk has failed since this was set
+        self.needs_full = False  # a save to disk has failed since this was set
 
     @property
     def durable_s(self) -> float:
         """Until a save is on disk: the longest of the last ones."""
         return max(self._durable_s, default=0.0)
 
-    def copied(self, step: int, level: Level, seconds: float, good: bool) -> None:
+    def capture_ended(self, step: int, level: Level, seconds: float, good: bool) -> None:
         """An image is whole, or void."""
         outcome = {"step": step, "level": level, "seconds": seconds}
         if not good:
-            void = SaveFailed(
+            error = SaveFailed(
                 f"no checkpoint of step {step}: a table was changed past its optimizer while it "
                 "was copied",
                 code="image-not-whole",
                 step=step,
             )
-            self._copied.append({**outcome, **error_outcome(void)})
+            self._captures.append({**outcome, **error_outcome(error)})
         elif level == "memory":
-            self._copied.append(outcome)
+            self._captures.append(outcome)
         else:
-            self._copied_s[step] = seconds
+            self._capture_s[step] = seconds
 
-    def heard(self, written: Iterable[Mapping[str, Any]]) -> list[SaveFailed]:
+    def collect(self, written: Iterable[Mapping[str, Any]]) -> list[SaveFailed]:
         """What the writer tells, and images since the last time; the errors in it."""
-        outcomes = [self._copied.popleft() for _ in range(len(self._copied))]
-        for one in written:
-            seconds = one["seconds"] + self._copied_s.pop(one["step"], 0.0)
-            outcomes.append({**one, "level": "disk", "seconds": seconds})
+        outcomes = [self._captures.popleft() for _ in range(len(self._captures))]
+        for outcome in written:
+            seconds = outcome["seconds"] + self._capture_s.pop(outcome["step"], 0.0)
+            outcomes.append({**outcome, "level": "disk", "seconds": seconds})
         for outcome in outcomes:
             if outcome["level"] == "disk" and "error" in outcome:
-                self.broken = True
+                self.needs_full = True
             elif outcome["level"] == "disk":
                 self._durable_s.append(outcome["seconds"])
-            self._tell(outcome)
+            self._note(outcome)
         return [
-            SaveFailed(one["error"], code=one["code"], **one["fields"])
-            for one in outcomes
-            if "error" in one
+            SaveFailed(outcome["error"], code=outcome["code"], **outcome["fields"])
+            for outcome in outcomes
+            if "error" in outcome
         ]
 
-    def _tell(self, outcome: Mapping[str, Any]) -> None:
-        cost = self._pacing.ended(outcome)
+    def _note(self, outcome: Mapping[str, Any]) -> None:
+        cost = self._schedule.save_ended(outcome)
         level: Level = outcome["level"]
         if cost is None or (level == "memory" and self._rank):
             return
-        told = {"step": cost.step, "level": level, "blocked_s": cost.blocked_s}
-        told |= {"slower_s": max(0.0, cost.slower_s), "durable_s": outcome["seconds"]}
-        told |= {name: outcome[name] for name in ("bytes", "error") if name in outcome}
-        note_save(**told, **self._pacing.rhythm(level))
+        fields = {"step": cost.step, "level": level, "blocked_s": cost.blocked_s}
+        fields |= {"slower_s": max(0.0, cost.slower_s), "durable_s": outcome["seconds"]}
+        fields |= {name: outcome[name] for name in ("bytes", "error") if name in outcome}
+        note_save(**fields, **self._schedule.interval_report(level))

@@ -38,7 +38,7 @@ class MappedBuffer:
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self._map = mmap.mmap(descriptor, size)
-        self._pages = (
+        self._allocated = (
             os.fstat(descriptor).st_blocks * STAT_BLOCK_BYTES
         )  # bytes that there is memory for
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
@@ -46,7 +46,7 @@ class MappedBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes that there was memory for when it was mapped."""
-        return self._pages
+        return self._allocated
 
     @property
     def address(self) -> int:
@@ -64,7 +64,7 @@ class MappedBuffer:
         Those that an earlier process has filled only have to be found again. The copies do that
         faster, while this would hold up all who ask for memory, as a CUDA driver does.
         """
-        if self._pages >= size:
+        if self._allocated >= size:
             return
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         for offset in range(0, size, POPULATE_BYTES):
@@ -107,34 +107,34 @@ class StagingBuffers:
     def __init__(
         self,
         name: str,
-        linger_s: float,
+        writer_idle_s: float,
         *,
         commits: bool = False,
-        images: int = BUFFERS,
+        buffers: int = BUFFERS,
         timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
-        self.name, self.linger_s, self.images = name, linger_s, images
+        self.name, self.writer_idle_s, self.count = name, writer_idle_s, buffers
         self._timeout_s = timeout_s
         self._commits = commits  # the writer of rank 0 makes checkpoints of what all have written
         self.views: list[list[Tensor]] = []  # of each image
         self._plan: RankSavePlan | None = None
         self._lock = threading.Lock()  # two threads talk
-        self.last = images - 1  # the image that was filled last
+        self.last = buffers - 1  # the image that was filled last
         self._size = 0  # of an image
-        self._memories: list[MappedBuffer] = []
+        self._buffers: list[MappedBuffer] = []
         self._client = self._connect()
-        self.found = self._client.found
-        numbers = [outcome["number"] for outcome in self.found["outcomes"]]
-        self._heard = max(numbers, default=-1)  # the last outcome that is no news
+        self.initial_status = self._client.hello
+        numbers = [outcome["number"] for outcome in self.initial_status["outcomes"]]
+        self._last_outcome = max(numbers, default=-1)  # the last outcome that is no news
 
     def _connect(self) -> WriterClient:
         try:
-            client = WriterClient(self.name, self.linger_s)
+            client = WriterClient(self.name, self.writer_idle_s)
         except WriterTaken:  # another job with the same store
-            client = WriterClient(f"{self.name}-{os.getpid()}", self.linger_s)
+            client = WriterClient(f"{self.name}-{os.getpid()}", self.writer_idle_s)
         if self._commits:
             try:
-                client.tell("prepare")
+                client.send("prepare")
             except WriterFailed:
                 client.close()
                 raise
@@ -142,7 +142,7 @@ class StagingBuffers:
 
     def descriptors(self) -> list[int]:
         """Of the images that were there when this process came; the caller closes them."""
-        return self._client.images()
+        return self._client.descriptors()
 
     def reserve(self, plan: RankSavePlan, tensors: Sequence[Tensor]) -> None:
         """Memory for what the plan says, and a note of what lies where."""
@@ -152,65 +152,65 @@ class StagingBuffers:
             not needed <= self._size <= 2 * needed + SPARE_BYTES
         ):  # else the memory that is there serves
             size = needed + max(SPARE_BYTES, needed // SPARE_SHARE)
-            self._memories = self._reserved(size, needed)
+            self._buffers = self._reserve(size, needed)
             self._size = size
         self.views = [
             [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
-            for m in self._memories
+            for m in self._buffers
         ]
-        self.tell("layout", id=plan.id, layout=_describe_layout(plan, tensors, offsets))
+        self.send("layout", id=plan.id, layout=_describe_layout(plan, tensors, offsets))
 
     def forget_plan(self) -> None:
         """Another one will be reserved for."""
         self.views, self._plan = [], None
 
-    def _reserved(self, size: int, needed: int) -> list[MappedBuffer]:
+    def _reserve(self, size: int, needed: int) -> list[MappedBuffer]:
         with self._lock:
             self._check_memory(size)
-            self._client.reserve(self.images, size)
-            handles = self._client.images()
-        memories = [MappedBuffer(handle, size) for handle in handles]
+            self._client.reserve(self.count, size)
+            handles = self._client.descriptors()
+        buffers = [MappedBuffer(handle, size) for handle in handles]
         for handle in handles:
             os.close(handle)
-        threading.Thread(target=_populate, args=(memories, needed), daemon=True).start()
-        return memories
+        threading.Thread(target=_populate, args=(buffers, needed), daemon=True).start()
+        return buffers
 
     def _check_memory(self, size: int) -> None:
         """Raise if the images do not fit: the kernel would end the training instead."""
-        there = sum(memory.nbytes for memory in self._memories) or self._client.nbytes()
-        left = available_memory() + there
-        if self.images * size > left:
-            count = "an image" if self.images == 1 else f"{self.images} images"
+        allocated = sum(memory.nbytes for memory in self._buffers) or self._client.nbytes()
+        available = available_memory() + allocated
+        if self.count * size > available:
+            count = "an image" if self.count == 1 else f"{self.count} images"
             raise SaveFailed(
-                f"{count} of {size >> 20} MB need more than the {left >> 20} MB of memory that "
-                "are left; Checkpointer(..., images=1) needs half as much as with two",
+                f"{count} of {size >> 20} MB need more than the {available >> 20} MB of memory "
+                "that are left; Checkpointer(..., buffers=1) needs half as much as with two",
                 code="no-memory-for-images",
-                needed=self.images * size,
-                available=left,
+                needed=self.count * size,
+                available=available,
             )
 
-    def revive(self, tensors: Sequence[Tensor]) -> None:
+    def restart_writer(self, tensors: Sequence[Tensor]) -> None:
         """The writer was killed: another one, with empty images."""
         with self._lock:
             self._client.close()
             self._client = self._connect()
-            self._heard = -1
+            self._last_outcome = -1
             self._size = 0  # what is there is nobody's
         if self._plan is not None:
             self.reserve(self._plan, tensors)
 
-    def free_image(self, among: Sequence[int]) -> int:
+    def free_buffer(self, among: Sequence[int]) -> int:
         """One that is not being written, the older one first; waits for it."""
         while True:
             status = self.status()
-            free = [image for image in among if image not in status["busy"]]
+            free = [buffer for buffer in among if buffer not in status["busy"]]
             if free:
-                self.last = next((image for image in free if image != self.last), free[0])
+                self.last = next((buffer for buffer in free if buffer != self.last), free[0])
                 return self.last
             self.check_store(status)
             time.sleep(POLL_S)
 
-    def settled(self, until: float | None = None) -> dict[str, Any]:
+    def wait_idle(self, until: float | None = None) -> dict[str, Any]:
         """The status once the writer has done everything, or at that time."""
         while True:
             status = self.status()
@@ -230,31 +230,31 @@ class StagingBuffers:
                 seconds=seconds,
             )
 
-    def spare(self, save: str) -> None:
+    def protect(self, save: str) -> None:
         """The image of that save, found when this process came, is the last to be filled again."""
-        saves = [image.get("save") for image in self.found["images"]]
-        self.last = saves.index(save) % self.images
+        saves = [image.get("save") for image in self.initial_status["images"]]
+        self.last = saves.index(save) % self.count
 
-    def tell(self, op: str, *descriptors: int, **message: Any) -> None:
+    def send(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
         with self._lock:
-            self._client.tell(op, *descriptors, **message)
+            self._client.send(op, *descriptors, **message)
 
-    def whole(self, good: bool, changed: Sequence[ChangedRows], **about: Any) -> None:
+    def buffer_ready(self, good: bool, changed: Sequence[ChangedRows], **fields: Any) -> None:
         """An image is there; of some tables it is told which rows differ from the last one."""
-        told, at = [], 8  # memory of no bytes cannot be mapped
-        for one in changed:
-            count = len(self.views[0][one.tensors[0]])
-            number = one.ids.numel()
-            told.append({"tensors": one.tensors, "count": count, "ids": number, "at": at})
-            at += 8 * number
+        tables, at = [], 8  # memory of no bytes cannot be mapped
+        for rows in changed:
+            count = len(self.views[0][rows.tensors[0]])
+            id_count = rows.ids.numel()
+            tables.append({"tensors": rows.tensors, "count": count, "ids": id_count, "at": at})
+            at += 8 * id_count
         ids = os.memfd_create("headway-rows", os.MFD_CLOEXEC)
         with open(ids, "wb") as file:
             file.write(bytes(8))
-            for one in changed:
-                file.write(dcp.tensor_bytes(one.ids))
+            for rows in changed:
+                file.write(dcp.tensor_bytes(rows.ids))
             file.flush()
-            self.tell("whole", ids, good=good, changed=told, **about)
+            self.send("whole", ids, good=good, changed=tables, **fields)
 
     def status(self) -> dict[str, Any]:
         """What the writer is at."""
@@ -263,19 +263,19 @@ class StagingBuffers:
 
     def new_outcomes(self, status: dict[str, Any]) -> list[dict[str, Any]]:
         """Those that nobody has heard of yet."""
-        fresh = [one for one in status["outcomes"] if one["number"] > self._heard]
-        if fresh:
-            self._heard = fresh[-1]["number"]
-        return fresh
+        new = [outcome for outcome in status["outcomes"] if outcome["number"] > self._last_outcome]
+        if new:
+            self._last_outcome = new[-1]["number"]
+        return new
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The writer goes on alone: it ends when everything is written and nobody comes back."""
         with self._lock:
             self._client.close()
 
     def end(self) -> dict[str, Any]:
         """Once everything is written, the writer goes, and takes the images with it."""
-        self.views, self._memories = [], []
+        self.views, self._buffers = [], []
         with self._lock:
             status = self._client.end()
             self._client.close()
@@ -301,10 +301,10 @@ def _describe_layout(
     }
 
 
-def _populate(memories: Sequence[MappedBuffer], size: int) -> None:
+def _populate(buffers: Sequence[MappedBuffer], size: int) -> None:
     """What the first copies into new memory would wait for."""
-    for memory in memories:
-        memory.populate(size)
+    for buffer in buffers:
+        buffer.populate(size)
 
 
 def to_base64(content: bytes) -> str:

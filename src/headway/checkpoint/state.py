@@ -84,21 +84,21 @@ def unsupported_reason(value: Any) -> str:
     if nn.parameter.is_lazy(tensor):
         return "it has no shape yet, as its module is lazy"
     if tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided:
-        kind = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else ""
-        return f"it is {kind}" if kind else f"its layout is {tensor.layout}"
+        what = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else ""
+        return f"it is {what}" if what else f"its layout is {tensor.layout}"
     if tensor.is_meta:
         return "it is on the meta device, without data"
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex or dtype in INTEGERS):
         return f"its type is {dtype}"
-    in_reach = tensor.device.type not in ("cpu", "cuda") or tensor.data_ptr() or not tensor.numel()
-    return "" if in_reach else f"its class {type(tensor).__qualname__} has the data elsewhere"
+    readable = tensor.device.type not in ("cpu", "cuda") or tensor.data_ptr() or not tensor.numel()
+    return "" if readable else f"its class {type(tensor).__qualname__} has the data elsewhere"
 
 
 def unreadable_reason(tensor: Tensor) -> str:
     """Why nothing can be read into it in place; empty if it can."""
-    if why := unsupported_reason(tensor):
-        return why
+    if reason := unsupported_reason(tensor):
+        return reason
     plain = type(tensor) in (Tensor, nn.Parameter)
     overlaps = plain and torch._debug_has_internal_overlap(tensor) == 1
     return "several of its elements share memory, as after expand(); clone it" if overlaps else ""
@@ -115,7 +115,7 @@ def pickle_if_needed(value: Any) -> Any:
         and not _is_custom_container(value)
     )
     if plain and value and all(isinstance(key, str) for key in value):
-        return {key: pickle_if_needed(one) for key, one in value.items()}
+        return {key: pickle_if_needed(item) for key, item in value.items()}
     return value if _survives_flattening(value) else Skeleton(value)
 
 
@@ -125,7 +125,7 @@ def _survives_flattening(value: Any) -> bool:
         return False
     if isinstance(value, Mapping):
         return bool(value) and all(
-            isinstance(key, str) and _survives_flattening(one) for key, one in value.items()
+            isinstance(key, str) and _survives_flattening(item) for key, item in value.items()
         )
     return not isinstance(value, list) or all(map(_survives_flattening, value))
 
@@ -140,16 +140,16 @@ def pickle_custom_containers(value: Any) -> Any:
     if _is_custom_container(value):
         return Skeleton(value)
     if isinstance(value, dict):
-        return type(value)((key, pickle_custom_containers(one)) for key, one in value.items())
-    return [pickle_custom_containers(one) for one in value] if isinstance(value, list) else value
+        return type(value)((key, pickle_custom_containers(item)) for key, item in value.items())
+    return [pickle_custom_containers(item) for item in value] if isinstance(value, list) else value
 
 
 def unpack_skeletons(value: Any) -> Any:
     if isinstance(value, Skeleton):
         return value.bare
     if type(value) in (dict, OrderedDict):
-        return type(value)((key, unpack_skeletons(one)) for key, one in value.items())
-    return [unpack_skeletons(one) for one in value] if type(value) is list else value
+        return type(value)((key, unpack_skeletons(item)) for key, item in value.items())
+    return [unpack_skeletons(item) for item in value] if type(value) is list else value
 
 
 def structure(value: Any, path: Path, paths: Mapping[str, Path]) -> Any:
@@ -164,10 +164,10 @@ def structure(value: Any, path: Path, paths: Mapping[str, Path]) -> Any:
                 name=name,
             )
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
-        return kind((key, structure(one, (*path, str(key)), paths)) for key, one in value.items())
+        return kind((key, structure(item, (*path, str(key)), paths)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        found = [structure(one, (*path, at), paths) for at, one in enumerate(value)]
-        return tuple(found) if isinstance(value, tuple) else found
+        items = [structure(item, (*path, at), paths) for at, item in enumerate(value)]
+        return tuple(items) if isinstance(value, tuple) else items
     return value
 
 
@@ -176,8 +176,10 @@ def fill_structure(bare: Any, flat: dict[str, Any]) -> Any:
     if isinstance(bare, Name):
         return unpack_skeletons(flat.pop(bare, None))
     if isinstance(bare, dict):
-        there = {k: one for k, one in bare.items() if not isinstance(one, Name) or one in flat}
-        return type(bare)((key, fill_structure(one, flat)) for key, one in there.items())
+        present = {
+            k: item for k, item in bare.items() if not isinstance(item, Name) or item in flat
+        }
+        return type(bare)((key, fill_structure(item, flat)) for key, item in present.items())
     if isinstance(bare, (list, tuple)):
-        return type(bare)(fill_structure(one, flat) for one in bare)
+        return type(bare)(fill_structure(item, flat) for item in bare)
     return bare

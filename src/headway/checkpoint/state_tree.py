@@ -76,16 +76,16 @@ class Targets:
 class StateTree:
     """The parts of one training's state."""
 
-    def __init__(self, parts: Mapping[str, Any], own: Mapping[str, Any], rank: int) -> None:
-        odd = [name for name in (*parts, *own) if name == SKELETON or "@" in name]
-        if odd:
+    def __init__(self, parts: Mapping[str, Any], per_rank: Mapping[str, Any], rank: int) -> None:
+        reserved = [name for name in (*parts, *per_rank) if name == SKELETON or "@" in name]
+        if reserved:
             raise UsageError(
-                f"a part of the state cannot be called {odd[0]!r}",
+                f"a part of the state cannot be called {reserved[0]!r}",
                 code="part-name-reserved",
-                name=odd[0],
+                name=reserved[0],
             )
         self.parts = {name: unwrap(part) for name, part in parts.items()}
-        self.own = {f"{name}@{rank}": part for name, part in own.items()}
+        self.per_rank = {f"{name}@{rank}": part for name, part in per_rank.items()}
         self._rank = rank
 
     @property
@@ -108,43 +108,45 @@ class StateTree:
         """All of it now; tensors are the live ones."""
         names = self._parameter_names()
         state: dict[str, Any] = {}
-        others: dict[str, Any] = {}  # of which a skeleton is needed
+        with_structure: dict[str, Any] = {}  # of which a skeleton is needed
         for name, part in self.parts.items():
-            collected, known = _collect_part(part), parameter_names(part, names)
+            collected, keys = _collect_part(part), parameter_names(part, names)
             if isinstance(part, nn.Module):
                 state[name] = {key: pickle_if_needed(value) for key, value in collected.items()}
-            elif known is not None and is_numbered_state(collected, known):
-                state[name] = by_name(collected, known)
+            elif keys is not None and is_numbered_state(collected, keys):
+                state[name] = by_name(collected, keys)
             else:
-                state[name] = others[name] = pickle_custom_containers(collected)
-        own = {name: Skeleton(_collect_part(part)) for name, part in self.own.items()}
-        _, paths = flatten(others)
-        return {**state, **own, SKELETON: Skeleton(structure(others, (), paths))}
+                state[name] = with_structure[name] = pickle_custom_containers(collected)
+        per_rank = {name: Skeleton(_collect_part(part)) for name, part in self.per_rank.items()}
+        _, paths = flatten(with_structure)
+        return {**state, **per_rank, SKELETON: Skeleton(structure(with_structure, (), paths))}
 
-    def of_first_rank(self, state: Mapping[str, Any]) -> set[str]:
+    def first_rank_names(self, state: Mapping[str, Any]) -> set[str]:
         """Of a state of `collect`, the names of tensors in which ranks may differ.
 
         They are buffers, and small tensors of parts that are no modules and no optimizers.
         """
         flat, paths = flatten(state)
-        found = set()
+        names = set()
         for name, value in flat.items():
             part = self.parts.get(str(paths[name][0]))
-            plain = type(value) in (Tensor, nn.Parameter) and value.nbytes < REPLICATED_MAX_BYTES
-            if plain and not isinstance(part, (nn.Module, Optimizer)):
-                found.add(name)
+            replicated = (
+                type(value) in (Tensor, nn.Parameter) and value.nbytes < REPLICATED_MAX_BYTES
+            )
+            if replicated and not isinstance(part, (nn.Module, Optimizer)):
+                names.add(name)
         for name, part in self.parts.items():
             if isinstance(part, nn.Module):
-                found |= {f"{name}.{key}" for key, _ in part.named_buffers(remove_duplicate=False)}
-        return found
+                names |= {f"{name}.{key}" for key, _ in part.named_buffers(remove_duplicate=False)}
+        return names
 
     def value_names(self, metadata: Metadata) -> list[str]:
         """What of a checkpoint is no tensor, but for what other ranks have for themselves."""
         return [
             key
-            for key, kept in metadata.state_dict_metadata.items()
-            if not isinstance(kept, TensorStorageMetadata)
-            and (key in self.own or not is_per_rank(key, metadata))
+            for key, item in metadata.state_dict_metadata.items()
+            if not isinstance(item, TensorStorageMetadata)
+            and (key in self.per_rank or not is_per_rank(key, metadata))
         ]
 
     def match(self, metadata: Metadata, values: Mapping[str, Any]) -> Targets:
@@ -154,20 +156,20 @@ class StateTree:
         """
         return _StateMatch(self, metadata, values).targets
 
-    def give_back(
+    def load(
         self, targets: Targets, values: Mapping[str, Any], metadata: Metadata
     ) -> dict[str, Any]:
         """Every part gets what was saved of it; returns the parts that are plain values."""
         flat = {**values, **targets.flat}
-        found: dict[str, Any] = {}
-        for name, part in self.own.items():
-            if isinstance(kept := flat.pop(name, None), Skeleton):
-                part.load_state_dict(kept.bare)
+        plain_values: dict[str, Any] = {}
+        for name, part in self.per_rank.items():
+            if isinstance(item := flat.pop(name, None), Skeleton):
+                part.load_state_dict(item.bare)
         names = self._parameter_names()
         for name, saved in _unflatten(flat, metadata, self.parts).items():
             part = self.parts.get(name)
             if isinstance(part, nn.Module):
-                self._give_module(name, part, saved, targets)
+                self._load_module(name, part, saved, targets)
             elif isinstance(part, Optimizer) and name in targets.names.keys() - targets.numbered:
                 live = live_keys(part, names)
                 load_optimizer(part, live, unpack_skeletons(saved), targets.names[name])
@@ -180,83 +182,85 @@ class StateTree:
                 part.load_state_dict(saved)
                 set_saved_types(part, saved)
             elif not isinstance(part, Tensor):
-                found[name] = saved
-        return found
+                plain_values[name] = saved
+        return plain_values
 
-    def _give_module(
+    def _load_module(
         self, name: str, part: nn.Module, saved: Mapping[str, Any], targets: Targets
     ) -> None:
         """What was not read into its memory: values, and tensors that its state only copies."""
-        known, memory = targets.names.get(name, {}), _storage_addresses(part)
-        rest = {}
+        pairs, addresses = targets.names.get(name, {}), _storage_addresses(part)
+        values = {}
         for key, value in saved.items():
             read = f"{name}.{key}" in targets.live
-            if key in known and not (read and _is_at(value, memory)):
-                rest[known[key]] = unpack_skeletons(value)
-        if rest:
-            part.load_state_dict(rest, strict=False)
+            if key in pairs and not (read and _is_at(value, addresses)):
+                values[pairs[key]] = unpack_skeletons(value)
+        if values:
+            part.load_state_dict(values, strict=False)
 
     def _parameter_names(self) -> dict[int, str]:
         """What the parameters of all modules are called, by their identity."""
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for name, part in self.parts.items():
             if isinstance(part, nn.Module):
                 for key, parameter in part.named_parameters():
-                    found.setdefault(id(parameter), f"{name}.{key}")
+                    names.setdefault(id(parameter), f"{name}.{key}")
             elif isinstance(part, Tensor):
-                found.setdefault(id(part), name)
-        for name, part in self.own.items():  # which has the rank in it
+                names.setdefault(id(part), name)
+        for name, part in self.per_rank.items():  # which has the rank in it
             if isinstance(part, nn.Module):
                 for key, parameter in part.named_parameters():
-                    found.setdefault(id(parameter), f"{name}.{key}")
-        return found
+                    names.setdefault(id(parameter), f"{name}.{key}")
+        return names
 
 
 class _StateMatch:
     """Of one checkpoint with the live state."""
 
-    def __init__(self, parts: StateTree, metadata: Metadata, values: Mapping[str, Any]) -> None:
-        self._parts, self._metadata, self._values = parts, metadata, values
+    def __init__(self, tree: StateTree, metadata: Metadata, values: Mapping[str, Any]) -> None:
+        self._tree, self._metadata, self._values = tree, metadata, values
         self._paths = {key: item_path(metadata, key) for key in metadata.state_dict_metadata}
         skeleton = values.get(SKELETON)
-        bare = skeleton.bare if isinstance(skeleton, Skeleton) else None
-        self._bare: Mapping[str, Any] = bare if isinstance(bare, Mapping) else {}
-        state = parts.collect()
-        self._here, _ = flatten(state)
+        saved_structure = skeleton.bare if isinstance(skeleton, Skeleton) else None
+        self._structure: Mapping[str, Any] = (
+            saved_structure if isinstance(saved_structure, Mapping) else {}
+        )
+        state = tree.collect()
+        self._flat, _ = flatten(state)
         planner = DefaultSavePlanner()
         planner.set_up_planner(state)
         self._live: Mapping[str, Any] = planner.state_dict
         self._parameters: dict[str, dict[str, Tensor]] = {}  # by optimizer, by saved key
         self.targets = Targets()
         self._mismatch = self.targets.mismatch
-        self._look_at_parts(state)
-        self._look_at_own()
-        for key, kept in metadata.state_dict_metadata.items():
-            if isinstance(kept, TensorStorageMetadata):
-                self._place(key, kept)
+        self._match_parts(state)
+        self._match_per_rank()
+        for key, item in metadata.state_dict_metadata.items():
+            if isinstance(item, TensorStorageMetadata):
+                self._match_tensor(key, item)
 
-    def _look_at_parts(self, state: Mapping[str, Any]) -> None:
-        names = self._parts._parameter_names()
+    def _match_parts(self, state: Mapping[str, Any]) -> None:
+        names = self._tree._parameter_names()
         saved: dict[Any, list[Path]] = {}
         for path in self._paths.values():
             saved.setdefault(path[0], []).append(path)
-        for name, part in self._parts.parts.items():
+        for name, part in self._tree.parts.items():
             paths, live = saved.get(name, []), state[name]
             if isinstance(part, nn.Module):
-                self._look_at_module(name, paths, live)
+                self._match_module(name, paths, live)
             elif isinstance(part, Optimizer) and is_torch_state(part, live):
-                self._look_at_optimizer(name, part, paths, live_keys(part, names))
+                self._match_optimizer(name, part, paths, live_keys(part, names))
             elif isinstance(part, Tensor) or hasattr(part, "load_state_dict"):
-                there = bool(paths) or name in self._bare
-                self._mismatch.missing += [] if there else [name]
+                in_checkpoint = bool(paths) or name in self._structure
+                self._mismatch.missing += [] if in_checkpoint else [name]
 
-    def _look_at_module(self, name: str, paths: Sequence[Path], live: Mapping[str, Any]) -> None:
+    def _match_module(self, name: str, paths: Sequence[Path], live: Mapping[str, Any]) -> None:
         keys = dict.fromkeys(str(path[1]) for path in paths if len(path) > 1)
-        in_skeleton = self._bare.get(name)  # of older versions
+        in_skeleton = self._structure.get(name)  # of older versions
         keys |= dict.fromkeys(in_skeleton if isinstance(in_skeleton, Mapping) else ())
         self._pair(name, keys, live, name)
 
-    def _look_at_optimizer(
+    def _match_optimizer(
         self, name: str, part: Optimizer, paths: Sequence[Path], live: Sequence[str]
     ) -> None:
         lists = {
@@ -266,23 +270,26 @@ class _StateMatch:
         }
         if not paths or any(isinstance(group, int) for group in lists):
             self.targets.numbered.add(name)
-            lengths = [len(one) for one in lists.values()]
-            here = [len(group["params"]) for group in part.param_groups]
+            lengths = [len(group) for group in lists.values()]
+            lengths_here = [len(group["params"]) for group in part.param_groups]
             if not paths:
                 self._mismatch.missing.append(name)
-            elif lengths != here:
+            elif lengths != lengths_here:
                 self._mismatch.different.append(
-                    f"{name} (groups of {lengths} parameters in the checkpoint, of {here} here)"
+                    f"{name} (groups of {lengths} parameters in the checkpoint, "
+                    f"of {lengths_here} here)"
                 )
-            fits = bool(paths) and lengths == here
+            fits = bool(paths) and lengths == lengths_here
             pairs = {str(number): key for number, key in enumerate(live) if fits}
             self.targets.names[name] = pairs
         else:
-            keys = dict.fromkeys(str(key) for one in lists.values() for key in one)
+            keys = dict.fromkeys(str(key) for group in lists.values() for key in group)
             pairs = self._pair(name, keys, live, f"{name}.state")
             self._compare_groups(name, part, live, lists)
-        of = dict(zip(live, optimizer_parameters(part), strict=True))
-        self._parameters[name] = {key: of[to] for key, to in pairs.items() if to in of}
+        parameters = dict(zip(live, optimizer_parameters(part), strict=True))
+        self._parameters[name] = {
+            key: parameters[live_key] for key, live_key in pairs.items() if live_key in parameters
+        }
 
     def _compare_groups(
         self, name: str, part: Optimizer, live: Sequence[str], lists: Mapping[Any, Sequence[str]]
@@ -298,7 +305,7 @@ class _StateMatch:
         names = iter(live)
         for number, group in enumerate(part.param_groups):
             saved = {group_of.get(next(names)) for _ in group["params"]} - {None}
-            if len({tuple(sorted(settings.get(one, ()))) for one in saved}) > 1:
+            if len({tuple(sorted(settings.get(group_key, ()))) for group_key in saved}) > 1:
                 self._mismatch.different.append(
                     f"{name} (group {number} has parameters of {len(saved)} groups in the "
                     "checkpoint, with other settings)"
@@ -308,113 +315,115 @@ class _StateMatch:
         self, part: str, saved: Iterable[str], live: Iterable[str], prefix: str
     ) -> dict[str, str]:
         pairs = self.targets.names[part] = pair_names(saved, live)
-        there = set(pairs.values())
-        self._mismatch.missing += [f"{prefix}.{key}" for key in live if key not in there]
+        paired = set(pairs.values())
+        self._mismatch.missing += [f"{prefix}.{key}" for key in live if key not in paired]
         self._mismatch.unexpected += [f"{prefix}.{key}" for key in saved if key not in pairs]
         return pairs
 
-    def _look_at_own(self) -> None:
-        saved = {match[1] for key in self._paths if (match := self._own(key))}
-        for key in self._parts.own:
+    def _match_per_rank(self) -> None:
+        saved = {match[1] for key in self._paths if (match := self._per_rank_match(key))}
+        for key in self._tree.per_rank:
             base = key.rpartition("@")[0]
             if base not in saved:
                 self._mismatch.missing.append(key)
-        mine = {key.rpartition("@")[0] for key in self._parts.own}
-        self._mismatch.unexpected += sorted(saved - mine)
+        names = {key.rpartition("@")[0] for key in self._tree.per_rank}
+        self._mismatch.unexpected += sorted(saved - names)
 
-    def _own(self, key: str) -> re.Match[str] | None:
+    def _per_rank_match(self, key: str) -> re.Match[str] | None:
         return PER_RANK_NAME.fullmatch(key) if is_per_rank(key, self._metadata) else None
 
     # -- where a tensor goes --
 
-    def _place(self, key: str, kept: TensorStorageMetadata) -> None:
+    def _match_tensor(self, key: str, item: TensorStorageMetadata) -> None:
         path = self._paths[key]
         name = str(path[0])
-        part = self._parts.parts.get(name)
+        part = self._tree.parts.get(name)
         live_key = self._live_key(path)
         if live_key is None:  # that it has no place was noted with its name
             if name in self.targets.numbered and self.targets.names[name]:
                 self._mismatch.unexpected.append(key)
             return
-        known = self._live.get(live_key)
-        if isinstance(known, Tensor) and not _is_extra_state(part, path):
+        live = self._live.get(live_key)
+        if isinstance(live, Tensor) and not _is_extra_state(part, path):
             # Others than torch's optimizers may leave it at what was read into their memory.
-            fixed = isinstance(part, (nn.Module, Tensor)) or (
+            in_place = isinstance(part, (nn.Module, Tensor)) or (
                 hasattr(part, "load_state_dict") and name not in self.targets.names
             )
-            if why := unreadable_reason(known):
-                if fixed:
-                    self._mismatch.unreadable.append(f"{live_key} ({why})")
+            if reason := unreadable_reason(live):
+                if in_place:
+                    self._mismatch.unreadable.append(f"{live_key} ({reason})")
                     return
-            elif self._fits(live_key, known, kept, fixed=fixed):
-                self.targets.flat[key] = known
+            elif self._fits(live_key, live, item, in_place=in_place):
+                self.targets.flat[key] = live
                 self.targets.live[key] = live_key
                 return
-            if fixed:
+            if in_place:
                 return
-            like = self._like(path)
-            if like is not None and like.shape == known.shape != kept.size:
-                self._differ(live_key, known, kept)
+            like = self._parameter_like(path)
+            if like is not None and like.shape == live.shape != item.size:
+                self._note_difference(live_key, live, item)
                 return
-        elif isinstance(self._here.get(live_key), ShardedTensor) or self._elsewhere(path):
+        elif isinstance(self._flat.get(live_key), ShardedTensor) or self._is_on_other_rank(path):
             return  # it has shards, and this rank none of them
-        elif name not in (*self._parts.parts, GOLDEN_PART):
+        elif name not in (*self._tree.parts, GOLDEN_PART):
             self._mismatch.unexpected.append(key)
             return
-        self.targets.flat[key] = self._made_like(path, kept)
+        self.targets.flat[key] = self._new_like(path, item)
 
     def _live_key(self, path: Path) -> str | None:
         """What the live state calls it; None if it has no such parameter."""
         name = str(path[0])
         if name not in self.targets.names:
             return ".".join(map(str, path))
-        at = 1 if isinstance(self._parts.parts[name], nn.Module) else 2
+        at = 1 if isinstance(self._tree.parts[name], nn.Module) else 2
         if at == 2 and (len(path) < 3 or path[1] != "state"):
             return ".".join(map(str, path))
-        here = self.targets.names[name].get(str(path[at]))
-        return None if here is None else ".".join(map(str, (*path[:at], here, *path[at + 1 :])))
+        live = self.targets.names[name].get(str(path[at]))
+        return None if live is None else ".".join(map(str, (*path[:at], live, *path[at + 1 :])))
 
-    def _fits(self, name: str, known: Tensor, kept: TensorStorageMetadata, *, fixed: bool) -> bool:
+    def _fits(
+        self, name: str, live: Tensor, item: TensorStorageMetadata, *, in_place: bool
+    ) -> bool:
         """Whether it can be read into this memory; what is the training's own has to fit."""
-        same = known.size() == kept.size
-        if same and known.dtype == kept.properties.dtype:
+        same_size = live.size() == item.size
+        if same_size and live.dtype == item.properties.dtype:
             return True
-        if fixed:
-            self._differ(name, known, kept)
-        return fixed and same
+        if in_place:
+            self._note_difference(name, live, item)
+        return in_place and same_size
 
-    def _differ(self, name: str, known: Tensor, kept: TensorStorageMetadata) -> None:
-        there, here = (
+    def _note_difference(self, name: str, live: Tensor, item: TensorStorageMetadata) -> None:
+        saved, current = (
             f"{str(dtype).removeprefix('torch.')} {list(size)}"
-            for dtype, size in ((kept.properties.dtype, kept.size), (known.dtype, known.size()))
+            for dtype, size in ((item.properties.dtype, item.size), (live.dtype, live.size()))
         )
-        text = f"{name} ({there} in the checkpoint, {here} in the state)"
-        same = known.size() == kept.size
-        (self._mismatch.converted if same else self._mismatch.different).append(text)
+        text = f"{name} ({saved} in the checkpoint, {current} in the state)"
+        same_size = live.size() == item.size
+        (self._mismatch.converted if same_size else self._mismatch.different).append(text)
 
-    def _elsewhere(self, path: Path) -> bool:
+    def _is_on_other_rank(self, path: Path) -> bool:
         """Whether it is kept of a parameter that an optimizer knows by its name, on other ranks."""
-        named = named_parameters(optimizer_at(self._parts.parts, path))
-        return named is not None and path[2] not in named
+        parameters = named_parameters(optimizer_at(self._tree.parts, path))
+        return parameters is not None and path[2] not in parameters
 
-    def _made_like(self, path: Path, kept: TensorStorageMetadata) -> Tensor:
+    def _new_like(self, path: Path, item: TensorStorageMetadata) -> Tensor:
         """A tensor that is not there yet, as an optimizer's before its first step.
 
         What is kept of a parameter is cut into the same shards as the parameter.
         """
-        like = self._like(path)
-        if like is not None and like.shape == kept.size:
-            return torch.empty_like(like, dtype=kept.properties.dtype, requires_grad=False)
-        return torch.empty(kept.size, dtype=kept.properties.dtype)
+        like = self._parameter_like(path)
+        if like is not None and like.shape == item.size:
+            return torch.empty_like(like, dtype=item.properties.dtype, requires_grad=False)
+        return torch.empty(item.size, dtype=item.properties.dtype)
 
-    def _like(self, path: Path) -> Tensor | None:
+    def _parameter_like(self, path: Path) -> Tensor | None:
         """The parameter of which an optimizer keeps it."""
-        part = optimizer_at(self._parts.parts, path)
+        part = optimizer_at(self._tree.parts, path)
         if part is None:
             return None
         named = named_parameters(part)
-        known = self._parameters.get(str(path[0]), {}) if named is None else named
-        like = known.get(str(path[2]))
+        parameters = self._parameters.get(str(path[0]), {}) if named is None else named
+        like = parameters.get(str(path[2]))
         return like if isinstance(like, Tensor) else None
 
 
@@ -482,14 +491,14 @@ def _unflatten(
     if not isinstance(skeleton, Skeleton):
         return dict(unflatten_state_dict(dict(flat), {k: item_path(metadata, k) for k in flat}))
     missing = {key: value for key, value in flat.items() if key != SKELETON}
-    found: dict[str, Any] = fill_structure(skeleton.bare, missing)
+    state: dict[str, Any] = fill_structure(skeleton.bare, missing)
     for key, value in missing.items():
         path = item_path(metadata, key)
         part = optimizer_at(parts, path)
         if str(path[0]) not in skeleton.bare:
-            set_element(found, path, value)
+            set_element(state, path, value)
         elif part is not None and len(path) == 4:
             numbered = named_parameters(part) is None and str(path[2]).isdecimal()
             name = int(path[2]) if numbered else path[2]
-            found[str(path[0])]["state"].setdefault(name, {})[path[3]] = value
-    return found
+            state[str(path[0])]["state"].setdefault(name, {})[path[3]] = value
+    return state

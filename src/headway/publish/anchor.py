@@ -59,7 +59,7 @@ def find_anchor(url: str) -> Anchor:
         if (path / manifests.METADATA).is_file():
             return _dcp_anchor(path)
     store = Store(url)
-    readable, unreadable = store.listed()
+    readable, unreadable = store.scan()
     if not readable and not unreadable:
         above, _, name = url.rstrip("/").rpartition("/")
         if manifests.REMOTE_STEP.fullmatch(name):
@@ -68,7 +68,7 @@ def find_anchor(url: str) -> Anchor:
             f"{url} is no checkpoint, and there is none in it", code="anchor-not-found"
         )
     pinned = [checkpoint for checkpoint in store.checkpoints() if _pinned(store, checkpoint.name)]
-    newest = pinned[0] if pinned else store.newest_good().checkpoint
+    newest = pinned[0] if pinned else store.latest_valid().checkpoint
     for checkpoint in unreadable:
         if _pinned(store, checkpoint.name) and (newest is None or checkpoint.step > newest.step):
             return _unreadable_anchor(store, checkpoint)
@@ -85,11 +85,11 @@ def pending_anchors(url: str) -> Iterator[Anchor]:
     for checkpoint in reversed(store.checkpoints()):
         if _pinned(store, checkpoint.name):
             yield _committed_anchor(store, checkpoint)
-    for unreadable in store.listed()[1]:
+    for unreadable in store.scan()[1]:
         if _pinned(store, unreadable.name):
             yield _unreadable_anchor(store, unreadable)
     if isinstance(store.place, LocalPlace):
-        folders = [Path(store.place.path(name)) for name in store.place.names()]
+        folders = [Path(store.place.path(name)) for name in store.place.list_names()]
         dcp_folders = [checkpoint for checkpoint in folders if _is_plain(checkpoint)]
         yield from map(
             _dcp_anchor, sorted(dcp_folders, key=lambda checkpoint: checkpoint.stat().st_mtime)
@@ -106,11 +106,11 @@ def _has(path: Path, name: str) -> bool:
 
 
 def _pinned(store: Store, name: str) -> bool:
-    return manifests.ANCHOR in store.place.names(name)
+    return manifests.ANCHOR in store.place.list_names(name)
 
 
 def _stored_anchor(store: Store, name: str) -> Anchor:
-    readable, unreadable = store.listed()
+    readable, unreadable = store.scan()
     for checkpoint in readable:
         if checkpoint.name == name:
             return _committed_anchor(store, checkpoint)
@@ -180,7 +180,7 @@ def fetch_anchor(anchor: Anchor, folder: Path) -> Anchor:
         (target / manifests.MANIFEST).write_bytes(place.read(manifests.MANIFEST))
         for file in checkpoint.manifest.files:
             with (target / os.path.basename(file.name)).open("wb") as out:
-                for piece in place.pieces(file.name):
+                for piece in place.read_blocks(file.name):
                     out.write(piece)
         local.append(Checkpoint(checkpoint.name, str(target), checkpoint.manifest))
     return Anchor(**{**vars(anchor), "chain": tuple(local)})
@@ -197,7 +197,7 @@ def last_anchor(url: str, since: float) -> str | None:
     pinned = [
         checkpoint
         for checkpoint in usable
-        if manifests.ANCHOR in store.place.names(checkpoint.name)
+        if manifests.ANCHOR in store.place.list_names(checkpoint.name)
     ]
     if not usable:
         return None

@@ -30,15 +30,15 @@ def claim_recipe(url: str, recipe: str, store: SnapshotStore) -> str:
     """This recipe is watched for; the name of the claim, which stays until it lapses."""
     name = hashlib.sha256(f"{recipe} {store.place.url}".encode()).hexdigest()[:32]
     place = open_place(url)
-    form = layout.STEP if place.renames else layout.REMOTE_STEP
-    if any(map(form.fullmatch, place.names())) and not _is_recent(place, name):
+    form = layout.STEP if place.can_rename else layout.REMOTE_STEP
+    if any(map(form.fullmatch, place.list_names())) and not _is_recent(place, name):
         _write(place, name, {"recipe": recipe, "store": store.place.url})
     return name
 
 
 def _is_recent(place: Place, name: str) -> bool:
     try:
-        return place.changed(f"{CLAIMS_FOLDER}/{name}") > time.time() - CLAIM_RENEW_S
+        return place.modified_at(f"{CLAIMS_FOLDER}/{name}") > time.time() - CLAIM_RENEW_S
     except OSError:
         return False
 
@@ -68,13 +68,13 @@ def release_anchor(anchor: Anchor, own_claim: str) -> bool:
 
 
 def _is_claimed(place: Place, anchor: Anchor, own_claim: str) -> bool:
-    for name in place.names(CLAIMS_FOLDER):
+    for name in place.list_names(CLAIMS_FOLDER):
         if name == own_claim:
             continue
         try:
             content, changed = (
                 place.read(f"{CLAIMS_FOLDER}/{name}"),
-                place.changed(f"{CLAIMS_FOLDER}/{name}"),
+                place.modified_at(f"{CLAIMS_FOLDER}/{name}"),
             )
         except FileNotFoundError:
             continue
@@ -98,5 +98,5 @@ def _needs_anchor(content: bytes, anchor: Anchor) -> bool:
 def _write(place: Place, name: str, claim: dict[str, Any]) -> None:
     """What can only be read cannot be released either."""
     with contextlib.suppress(OSError):
-        place.make(CLAIMS_FOLDER)
+        place.make_folder(CLAIMS_FOLDER)
         place.write(f"{CLAIMS_FOLDER}/{name}", json.dumps(claim).encode())

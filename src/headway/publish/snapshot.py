@@ -168,7 +168,7 @@ def fetch_verified(place: Place, stored: str, file: SnapshotFile, name: str, fol
     try:
         with contextlib.ExitStack() as stack:
             out = None if local else stack.enter_context(path.open("wb"))
-            for piece in place.pieces(stored):
+            for piece in place.read_blocks(stored):
                 digest.update(piece)
                 if out is not None:
                     out.write(piece)
@@ -196,7 +196,7 @@ def verified(place: Place, file: SnapshotFile) -> bool:
     if not is_present(place, file):
         return False
     digest = hashlib.sha256()
-    for piece in place.pieces(file.stored):
+    for piece in place.read_blocks(file.stored):
         digest.update(piece)
     return digest.hexdigest() == file.sha256
 

@@ -83,7 +83,7 @@ class SnapshotStore:
         return readable, unreadable
 
     def _names(self) -> list[str]:
-        split = (os.path.splitext(listed) for listed in self.place.names("snapshots"))
+        split = (os.path.splitext(listed) for listed in self.place.list_names("snapshots"))
         return sorted(
             name for name, suffix in split if suffix == ".json" and SNAPSHOT_NAME.fullmatch(name)
         )
@@ -166,7 +166,7 @@ class SnapshotStore:
         """Files that are added meanwhile are not swept."""
         with os_errors_as_save_failed(f"nothing can be published to {self.place.url}"):
             for folder in ("files", "snapshots", "packages", "anchors", "leases"):
-                self.place.make(folder)
+                self.place.make_folder(folder)
             lock = self._busy(shared=True)
         try:
             yield
@@ -207,13 +207,13 @@ class SnapshotStore:
     def _write(self, file: SnapshotFile, pieces: Pieces) -> None:
         renames = isinstance(self.place, LocalPlace)
         aside = f"files/.new-{os.getpid()}-{file.sha256}" if renames else file.stored
-        out = self.place.open(aside)
+        out = self.place.create(aside)
         try:
             for piece in pieces():
                 out.write(piece)
-            out.finish(sync=True)
+            out.commit(sync=True)
         except BaseException as error:
-            out.drop()
+            out.discard()
             if isinstance(error, Exception):
                 self.place.delete(aside)
             raise
@@ -397,7 +397,7 @@ class SnapshotStore:
 
         While somebody publishes nothing is taken: nobody can tell their files from left-over ones.
         """
-        if not self.place.names():
+        if not self.place.list_names():
             return []
         with os_errors_as_save_failed(f"{self.place.url} cannot be swept"):
             try:
@@ -419,20 +419,20 @@ class SnapshotStore:
         }
         deletable = []
         for folder in ("", "files", "snapshots", "packages", "anchors"):
-            for name in self.place.names(folder):
+            for name in self.place.list_names(folder):
                 path = f"{folder}/{name}" if folder else name
                 leftover = layout.REPLACEMENT.fullmatch(name) is not None or name.startswith(
                     WORK_PREFIX
                 )
                 leftover |= folder == "files" and path not in needed
-                if leftover and (before is None or self.place.changed(path) < before):
+                if leftover and (before is None or self.place.modified_at(path) < before):
                     deletable.append(path)
         if before is None:  # nobody publishes, so nobody has a lease
-            deletable += [f"leases/{name}" for name in self.place.names("leases")]
+            deletable += [f"leases/{name}" for name in self.place.list_names("leases")]
         for path in deletable:
             remove = self.place.delete_folder if path.startswith(WORK_PREFIX) else self.place.delete
             remove(path)
-        for name in self.place.names("packages"):
+        for name in self.place.list_names("packages"):
             if self.find_package(os.path.splitext(name)[0]) is None:
                 self.place.delete(f"packages/{name}")
         return deletable

@@ -37,7 +37,7 @@ class AtomicFile:
         os.replace(self.path, self.target)
         sync(self.parent)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Leave nothing."""
         _remove_folder(self.folder)
         lock, self._lock = self._lock, None

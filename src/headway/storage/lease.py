@@ -95,7 +95,7 @@ def _lease_by_record(place: Place, folder: str, settle_s: float) -> Iterator[Non
     slow may both say so: each of them looks once more afterwards, and neither has it then.
     """
     own = f"{time.time():020.6f}-{os.getpid()}-{secrets.token_hex(4)}"
-    place.make(folder)
+    place.make_folder(folder)
     record = _LeaseRecord(place, f"{folder}/{own}")
     try:
         time.sleep(settle_s)
@@ -143,7 +143,7 @@ class _LeaseRecord:
 def _competitors(place: Place, folder: str, own: str) -> list[str]:
     """Those who are alive and want it too; Taken if one of them has it."""
     names = []
-    for name in place.names(folder):
+    for name in place.list_names(folder):
         if name == own:
             continue
         with contextlib.suppress(FileNotFoundError):
@@ -160,4 +160,4 @@ def _competitors(place: Place, folder: str, own: str) -> list[str]:
 
 def _age(place: Place, folder: str, name: str, own: str) -> float:
     """Seconds since a record was renewed, by the clock of the store: ours has just been."""
-    return place.changed(f"{folder}/{own}") - place.changed(f"{folder}/{name}")
+    return place.modified_at(f"{folder}/{own}") - place.modified_at(f"{folder}/{name}")

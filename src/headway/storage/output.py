@@ -28,10 +28,10 @@ class Output(Protocol):
     def write(self, data: bytes | memoryview) -> None:
         """Put it at the end."""
 
-    def finish(self, *, sync: bool) -> None:
+    def commit(self, *, sync: bool) -> None:
         """It is whole."""
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """It will not be."""
 
 
@@ -42,25 +42,27 @@ class PageCacheFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._at = 0
-        self._begun = 0  # bytes that the disk was told of
+        self._writeback_from = 0  # bytes that the disk was told of
 
     def write(self, data: bytes | memoryview) -> None:
         for start in range(0, len(data), WRITEBACK_BYTES):
             with memoryview(data)[start : start + WRITEBACK_BYTES] as piece:
                 disk.write_at(self._fd, piece, self._at)
                 self._at += len(piece)
-            if self._at - self._begun >= WRITEBACK_BYTES:
-                disk.start_writeback(self._fd, self._begun, self._at - self._begun)
-                self._begun = self._at
+            if self._at - self._writeback_from >= WRITEBACK_BYTES:
+                disk.start_writeback(
+                    self._fd, self._writeback_from, self._at - self._writeback_from
+                )
+                self._writeback_from = self._at
 
-    def finish(self, *, sync: bool) -> None:
+    def commit(self, *, sync: bool) -> None:
         try:
             if sync:
                 disk.sync(self._fd)
         finally:
-            self.drop()
+            self.discard()
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             disk.close(fd)
@@ -75,10 +77,10 @@ class ObjectFile:
             with memoryview(data)[start : start + disk.PIECE] as piece:
                 self._file.write(piece)
 
-    def finish(self, *, sync: bool) -> None:
+    def commit(self, *, sync: bool) -> None:
         self._file.close()
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         discard = getattr(self._file, "discard", None)
         with contextlib.suppress(Exception):  # what is left of it has no manifest
             if discard is not None:
@@ -97,8 +99,8 @@ class DirectFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._at = 0  # in the file, of the room that is filled
-        self._filled = 0
-        self._room, self._other = (
+        self._fill = 0
+        self._buffer, self._spare_buffer = (
             mmap.mmap(-1, DIRECT_BUFFER_BYTES),
             mmap.mmap(-1, DIRECT_BUFFER_BYTES),
         )
@@ -118,54 +120,54 @@ class DirectFile:
                 and _address(view) % PAGE == 0
             ):
                 done = len(view) - len(view) % PAGE
-                self._hand_over_room()
-                self._hand_over(view, done)
+                self._submit_buffer()
+                self._submit(view, done)
             while done < len(view):
-                size = min(len(view) - done, DIRECT_BUFFER_BYTES - self._filled)
-                self._room[self._filled : self._filled + size] = view[done : done + size]
+                size = min(len(view) - done, DIRECT_BUFFER_BYTES - self._fill)
+                self._buffer[self._fill : self._fill + size] = view[done : done + size]
                 done += size
-                self._filled += size
-                if self._filled == DIRECT_BUFFER_BYTES:
-                    self._hand_over_room()
+                self._fill += size
+                if self._fill == DIRECT_BUFFER_BYTES:
+                    self._submit_buffer()
 
-    def finish(self, *, sync: bool) -> None:
+    def commit(self, *, sync: bool) -> None:
         """It is whole."""
         try:
-            self._settle()
+            self._wait_written()
             disk.set_direct_io(self._fd, False)  # what is left is no whole block
-            with memoryview(self._room) as view, view[: self._filled] as rest:
+            with memoryview(self._buffer) as view, view[: self._fill] as rest:
                 disk.write_at(self._fd, rest, self._at)
             if sync:
                 disk.sync(self._fd)
         finally:
-            self.drop()
+            self.discard()
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """It will not be."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(Exception):  # told before, or of no interest any more
-                self._settle()
+                self._wait_written()
             self._thread.shutdown()
             disk.close(fd)
 
     @property
     def _end(self) -> int:
-        return self._at + self._filled
+        return self._at + self._fill
 
-    def _hand_over_room(self) -> None:
-        if self._filled:
-            with memoryview(self._room) as view:
-                self._hand_over(view, self._filled)
-            self._room, self._other = self._other, self._room
-            self._filled = 0
+    def _submit_buffer(self) -> None:
+        if self._fill:
+            with memoryview(self._buffer) as view:
+                self._submit(view, self._fill)
+            self._buffer, self._spare_buffer = self._spare_buffer, self._buffer
+            self._fill = 0
 
-    def _hand_over(self, view: memoryview, size: int) -> None:
-        self._settle()
-        self._written = self._thread.submit(self._put, view[:size], self._at)
+    def _submit(self, view: memoryview, size: int) -> None:
+        self._wait_written()
+        self._written = self._thread.submit(self._write_pages, view[:size], self._at)
         self._at += size
 
-    def _put(self, pages: memoryview, at: int) -> None:
+    def _write_pages(self, pages: memoryview, at: int) -> None:
         with pages:
             try:
                 disk.write_at(self._fd, pages, at)
@@ -175,7 +177,7 @@ class DirectFile:
                 disk.set_direct_io(self._fd, False)  # it was said to work, and does not
                 disk.write_at(self._fd, pages, at)
 
-    def _settle(self) -> None:
+    def _wait_written(self) -> None:
         """Until the disk has what it was given."""
         written, self._written = self._written, None
         if written is not None:
@@ -210,14 +212,16 @@ class ByteChunks(Protocol):
 class ChecksumWriter:
     """What was written so far, and its checksum."""
 
-    def __init__(self, out: Output, pace: RateLimit | None, moved: Callable[[], None]) -> None:
+    def __init__(
+        self, out: Output, rate_limit: RateLimit | None, on_progress: Callable[[], None]
+    ) -> None:
         self.at = 0
         self.crc32 = 0
         self._out = out
-        self._pace = pace
-        self._moved = moved
+        self._rate_limit = rate_limit
+        self._on_progress = on_progress
         self._small = bytearray()
-        self._beside: ChecksumThread | None = None
+        self._checksum_thread: ChecksumThread | None = None
 
     def put(self, data: bytes | memoryview) -> None:
         """A small piece."""
@@ -242,54 +246,54 @@ class ChecksumWriter:
                 crc32 = crc32_of(piece, crc32)
             return crc32
         self.flush()
-        write = self._write_beside if USE_PAGE_CACHE else self._write_along
+        write = self._write_with_thread if USE_PAGE_CACHE else self._write_in_turn
         for piece in data:
             crc32 = write(piece, crc32)
         self.crc32 = crc32_combine(self.crc32, crc32, len(data))
         self.at += len(data)
         return crc32
 
-    def _write_beside(self, data: memoryview, before: int) -> int:
+    def _write_with_thread(self, data: memoryview, previous: int) -> int:
         """While another thread sums; `before` is the sum of the pieces until then."""
-        if self._beside is None:
-            self._beside = ChecksumThread()
-        self._beside.start(data)
+        if self._checksum_thread is None:
+            self._checksum_thread = ChecksumThread()
+        self._checksum_thread.start(data)
         try:
-            for piece in self._paced(data):
+            for piece in self._limited(data):
                 with piece:
                     self._out.write(piece)
         finally:
-            crc32 = self._beside.result()
-        return crc32_combine(before, crc32, len(data)) if before else crc32
+            crc32 = self._checksum_thread.result()
+        return crc32_combine(previous, crc32, len(data)) if previous else crc32
 
-    def _write_along(self, data: memoryview, crc32: int) -> int:
+    def _write_in_turn(self, data: memoryview, crc32: int) -> int:
         """By this thread alone: a bit is summed, and written while the cache still has it."""
-        for piece in self._paced(data):
+        for piece in self._limited(data):
             with piece:
                 for start in range(0, len(piece), CHECKSUM_BLOCK_BYTES):
-                    with piece[start : start + CHECKSUM_BLOCK_BYTES] as part:
-                        crc32 = crc32_of(part, crc32)
-                        self._out.write(part)
+                    with piece[start : start + CHECKSUM_BLOCK_BYTES] as block:
+                        crc32 = crc32_of(block, crc32)
+                        self._out.write(block)
         return crc32
 
     def flush(self) -> None:
         """Hand on what was gathered."""
-        for piece in self._paced(memoryview(bytes(self._small))):
+        for piece in self._limited(memoryview(bytes(self._small))):
             self._out.write(piece)
         self._small.clear()
 
-    def _paced(self, data: memoryview) -> Iterator[memoryview]:
-        size = PROGRESS_BYTES if self._pace is None else RATE_LIMIT_BYTES
+    def _limited(self, data: memoryview) -> Iterator[memoryview]:
+        size = PROGRESS_BYTES if self._rate_limit is None else RATE_LIMIT_BYTES
         for start in range(0, len(data), size):
             yield data[start : start + size]
-            self._moved()
-            if self._pace is not None:
-                self._pace.wait(min(size, len(data) - start))
+            self._on_progress()
+            if self._rate_limit is not None:
+                self._rate_limit.wait(min(size, len(data) - start))
 
     def close(self) -> None:
         """End the thread, if there is one."""
-        if self._beside is not None:
-            self._beside.close()
+        if self._checksum_thread is not None:
+            self._checksum_thread.close()
 
 
 class RateLimit:
@@ -304,12 +308,12 @@ class RateLimit:
         if rate <= 0:
             raise UsageError(f"a rate is above 0, not {rate}", code="rate-invalid")
         self._rate, self._clock, self._sleep = rate, clock, sleep
-        self._begun = clock()
+        self._writeback_from = clock()
         self._bytes = 0
 
     def wait(self, size: int) -> None:
         """After so many more bytes."""
         self._bytes += size
-        early = self._begun + self._bytes / self._rate - self._clock()
-        if early > 0:
-            self._sleep(early)
+        wait_s = self._writeback_from + self._bytes / self._rate - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)

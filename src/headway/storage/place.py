@@ -20,41 +20,41 @@ def os_errors_as_save_failed(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
-        raise SaveFailed(f"{what}: {why}", code="store-failed", errno=error.errno) from error
+        reason = error.strerror or error
+        raise SaveFailed(f"{what}: {reason}", code="store-failed", errno=error.errno) from error
 
 
 class Place(Protocol):
     """Folders with files. What is written is there once the call returns, also after a crash."""
 
     url: str
-    renames: bool  # a folder can be given another name at once
+    can_rename: bool  # a folder can be given another name at once
 
     def path(self, name: str) -> str:
         """The name for others: a path, or a URL."""
 
-    def names(self, folder: str = "") -> list[str]:
+    def list_names(self, folder: str = "") -> list[str]:
         """What is in a folder; nothing if there is none."""
 
     def size(self, name: str) -> int:
         """Bytes of a file; FileNotFoundError if there is none."""
 
-    def changed(self, name: str) -> float:
+    def modified_at(self, name: str) -> float:
         """When something in it was last changed."""
 
     def read(self, name: str) -> bytes:
         """All of a file."""
 
-    def pieces(self, name: str) -> Iterator[memoryview]:
+    def read_blocks(self, name: str) -> Iterator[memoryview]:
         """A file piece by piece; each is overwritten by the next."""
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace a file, at once."""
 
-    def open(self, name: str) -> Output:
+    def create(self, name: str) -> Output:
         """Begin a file."""
 
-    def make(self, folder: str = "") -> None:
+    def make_folder(self, folder: str = "") -> None:
         """Make a folder, and those above it."""
 
     def sync(self, folder: str = "") -> None:
@@ -66,22 +66,22 @@ class Place(Protocol):
     def delete_folder(self, folder: str) -> None:
         """Take all of it away; a checkpoint loses its manifest first."""
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
+    def lock(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
 
 
 def open_place(url: str | os.PathLike[str]) -> Place:
     """The place that a path or URL names."""
-    named = os.fspath(url)
-    if "://" in named and not named.startswith("file://"):
-        return FsspecPlace(named)
-    return LocalPlace(named.removeprefix("file://"))
+    text = os.fspath(url)
+    if "://" in text and not text.startswith("file://"):
+        return FsspecPlace(text)
+    return LocalPlace(text.removeprefix("file://"))
 
 
 class LocalPlace:
     """A folder of this machine, or one that is mounted."""
 
-    renames = True
+    can_rename = True
 
     def __init__(self, root: str) -> None:
         self.url = self.root = os.path.abspath(os.path.expanduser(root))
@@ -94,7 +94,7 @@ class LocalPlace:
         """Its path."""
         return f"{self.root}/{name}" if name else self.root
 
-    def names(self, folder: str = "") -> list[str]:
+    def list_names(self, folder: str = "") -> list[str]:
         """What is in a folder; nothing if there is none."""
         try:
             return disk.names(self.path(folder))
@@ -105,17 +105,17 @@ class LocalPlace:
         """Bytes of a file; FileNotFoundError if there is none."""
         return disk.size(self.path(name))
 
-    def changed(self, name: str) -> float:
+    def modified_at(self, name: str) -> float:
         """When something in it was last changed."""
         path = self.path(name)
-        found = [path, *(f"{path}/{one}" for one in self.names(name))]
-        return max(disk.changed(one) for one in found)
+        paths = [path, *(f"{path}/{one}" for one in self.list_names(name))]
+        return max(disk.changed(one) for one in paths)
 
     def read(self, name: str) -> bytes:
         """All of a file."""
         return disk.read(self.path(name))
 
-    def pieces(self, name: str) -> Iterator[memoryview]:
+    def read_blocks(self, name: str) -> Iterator[memoryview]:
         """A file piece by piece; each is overwritten by the next."""
         return disk.pieces(self.path(name))
 
@@ -124,7 +124,7 @@ class LocalPlace:
         folder, _, last = self.path(name).rpartition("/")
         disk.replace_file(f"{folder}/{last}", content, f"{folder}/.new-{last}-{os.getpid()}")
 
-    def open(self, name: str) -> Output:
+    def create(self, name: str) -> Output:
         """Begin a file."""
         fd = disk.create(self.path(name))
         return (
@@ -133,7 +133,7 @@ class LocalPlace:
             else PageCacheFile(fd)
         )
 
-    def make(self, folder: str = "") -> None:
+    def make_folder(self, folder: str = "") -> None:
         """Make a folder, and those above it."""
         disk.make_folders(self.path(folder))
 
@@ -156,7 +156,7 @@ class LocalPlace:
         self.sync()
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
         try:
             fd = disk.lock(self.path(LOCK))
@@ -172,7 +172,7 @@ class LocalPlace:
 class FsspecPlace:
     """Anything that fsspec knows; files are there whole or not at all."""
 
-    renames = False
+    can_rename = False
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -186,51 +186,51 @@ class FsspecPlace:
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
-    def names(self, folder: str = "") -> list[str]:
+    def list_names(self, folder: str = "") -> list[str]:
         """What is in a folder; nothing if there is none."""
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(self._at(folder), detail=False)
+            paths = self._fs.ls(self._at(folder), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [path.rstrip("/").rpartition("/")[2] for path in found]
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def size(self, name: str) -> int:
         """Bytes of a file; FileNotFoundError if there is none."""
         return int(self._fs.size(self._at(name)))
 
-    def changed(self, name: str) -> float:
+    def modified_at(self, name: str) -> float:
         """When something in it was last changed."""
         self._fs.invalidate_cache()
-        found = self._fs.find(self._at(name), detail=True).values()
-        return max(map(remote.modified_at, found), default=0.0)
+        entries = self._fs.find(self._at(name), detail=True).values()
+        return max(map(remote.modified_at, entries), default=0.0)
 
     def read(self, name: str) -> bytes:
         """All of a file."""
         content: bytes = self._fs.cat_file(self._at(name))
         return content
 
-    def stretch(self, name: str, at: int, size: int) -> bytearray:
+    def read_range(self, name: str, at: int, size: int) -> bytearray:
         """So many bytes from there, or as many as there are."""
         return bytearray(self._fs.cat_file(self._at(name), start=at, end=at + size))
 
-    def pieces(self, name: str) -> Iterator[memoryview]:
+    def read_blocks(self, name: str) -> Iterator[memoryview]:
         """A file piece by piece."""
         with self._fs.open(self._at(name), "rb") as file:
-            while got := file.read(disk.PIECE):
-                yield memoryview(got)
+            while block := file.read(disk.PIECE):
+                yield memoryview(block)
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace a file; object stores do that at once."""
         self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(self._at(name), content)
 
-    def open(self, name: str) -> Output:
+    def create(self, name: str) -> Output:
         """Begin a file."""
         self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
         return ObjectFile(self._fs.open(self._at(name), "wb"))
 
-    def make(self, folder: str = "") -> None:
+    def make_folder(self, folder: str = "") -> None:
         """Make a folder, where there are such things."""
         self._fs.makedirs(self._at(folder), exist_ok=True)
 
@@ -244,12 +244,12 @@ class FsspecPlace:
 
     def delete_folder(self, folder: str) -> None:
         """Take all of it away; a checkpoint loses its manifest first."""
-        for name in sorted(self.names(folder), key=lambda name: name != "manifest.json"):
+        for name in sorted(self.list_names(folder), key=lambda name: name != "manifest.json"):
             self.delete(f"{folder}/{name}")
         with contextlib.suppress(FileNotFoundError, NotImplementedError, OSError):
             self._fs.rmdir(self._at(folder))
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """There is no lock: saves have names of their own, and none is ever replaced."""
         yield

@@ -29,7 +29,7 @@ def read(name: str, files: Path) -> Any:
 def _store(name: str, files: Path) -> Any:
     url = f"local://{files}/store" if name == "url" else str(files / "store")
     store = Store(url)
-    good, bad = store.listed()
+    good, bad = store.scan()
     found: dict[str, Any] = {
         "checkpoints": [_manifest(store, one) for one in good],
         "unusable": sorted(one.name for one in bad),
@@ -68,7 +68,7 @@ def _manifest(store: Store, one: Any) -> dict[str, Any]:
         "kind": told.kind,
         "parent": told.parent,
         "extra": dict(told.extra),
-        "anchor": "anchor" in store.place.names(one.name),
+        "anchor": "anchor" in store.place.list_names(one.name),
         "files": {
             file.name: {"size": file.size, "items": sorted(item.name for item in file.items)}
             for file in told.files
@@ -79,7 +79,7 @@ def _manifest(store: Store, one: Any) -> dict[str, Any]:
 
 def _restored(url: str, state: State) -> dict[str, Any]:
     """What a Checkpointer gives back."""
-    checkpointer = Checkpointer(url, state.parts, own=state.own, linger_s=0.1)
+    checkpointer = Checkpointer(url, state.parts, per_rank=state.own, writer_idle_s=0.1)
     restored = checkpointer.restore()
     checkpointer.close()
     assert restored is not None
@@ -129,7 +129,7 @@ def _by_torch(path: str) -> dict[str, Any]:
 def _next_batches(url: str) -> list[list[int]]:
     """Where the data goes on."""
     state = full(filled=False)
-    checkpointer = Checkpointer(url, state.parts, own=state.own, linger_s=0.1)
+    checkpointer = Checkpointer(url, state.parts, per_rank=state.own, writer_idle_s=0.1)
     assert checkpointer.restore() is not None
     checkpointer.close()
     return [batch.tolist() for batch in state.parts["data"]]
@@ -139,7 +139,7 @@ def _after_a_save(files: Path) -> list[str]:
     """The first save clears up after those that were killed."""
     store = files / "store"
     state = State(parts={"tensor": numbers((64,)), "epoch": 6})
-    checkpointer = Checkpointer(store, state.parts, linger_s=0.1)
+    checkpointer = Checkpointer(store, state.parts, writer_idle_s=0.1)
     checkpointer.save(6)
     checkpointer.close()
     return sorted(name for name in os.listdir(store) if name != ".lock")
@@ -161,4 +161,4 @@ def sealed(files: Path) -> list[Path]:
 
 def refused(files: Path) -> bool:
     """No checkpoint is good, as all of them build on the first one."""
-    return Store(files / "store").newest_good("full").checkpoint is None
+    return Store(files / "store").latest_valid("full").checkpoint is None

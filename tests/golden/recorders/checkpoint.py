@@ -33,8 +33,8 @@ dcp.save({"model": model.state_dict(), "epoch": 3}, checkpoint_id="files/dcp")
 def _checkpointer(store: Path | str, state: Any, **options: Any) -> Any:
     from headway.checkpoint import Checkpointer, Policy
 
-    options = {"keep": Policy(last=10), "linger_s": 0.1, **options}
-    return Checkpointer(store, state.parts, own=state.own, **options)
+    options = {"keep": Policy(last=10), "writer_idle_s": 0.1, **options}
+    return Checkpointer(store, state.parts, per_rank=state.own, **options)
 
 
 def _full(files: Path) -> None:

@@ -49,7 +49,7 @@ def _anchors(*steps: int, bad: int | None = None) -> None:
         if step == bad:
             model.top.bias.data.fill_(float("nan"))
         parts = {"model": model, "use": Held(**last_use())}
-        checkpointer = Checkpointer("checkpoints", parts, linger_s=0.1)
+        checkpointer = Checkpointer("checkpoints", parts, writer_idle_s=0.1)
         checkpointer.anchor(step, metrics={"auc": step / 64}, extra={"run": "everything"})
         checkpointer.close()
 

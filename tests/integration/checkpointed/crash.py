@@ -209,7 +209,7 @@ def _judge(story: Story, life: Life, processes: Nursery) -> str:
 
 def _expect(story: Story, processes: Nursery) -> int:
     """Which steps may come back now, by what is in memory and on disk; the one on disk."""
-    on_disk = Store(story.store).newest_good("full")
+    on_disk = Store(story.store).latest_valid("full")
     assert not on_disk.notes, on_disk.notes
     there = on_disk.checkpoint.step if on_disk.checkpoint else 0
     story.least = max(there, _in_memory(story) if story.job else 0)

@@ -24,7 +24,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 experts = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(2))
 optimizer = torch.optim.Adam(experts.parameters())
-saves = Checkpointer(store, {"model": experts, "optimizer": optimizer}, linger_s=0.1)
+saves = Checkpointer(store, {"model": experts, "optimizer": optimizer}, writer_idle_s=0.1)
 used = [experts[0]] if stepping and RANK < WORLD - 1 else list(experts)
 if not stepping:
     saves.restore()

@@ -85,7 +85,7 @@ def die() -> None:
 def save(step: int) -> None:
     dies = step == args.die and RANK == WORLD - 1
     if dies and args.filling:
-        checkpointer._staging.whole = lambda *_, **__: die()
+        checkpointer._staging.buffer_ready = lambda *_, **__: die()
     if args.interval is not None:
         if checkpointer.due(step):
             saves.append((step, checkpointer.save(step).level))
@@ -96,7 +96,7 @@ def save(step: int) -> None:
     elif args.memory and step % args.memory == 0:
         checkpointer.save(step, level="memory")
     if step == args.die:
-        checkpointer._taker.wait()
+        checkpointer._capture.wait()
         if dies:
             die()
         time.sleep(60)  # until somebody ends this one too

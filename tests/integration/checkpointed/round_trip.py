@@ -73,7 +73,7 @@ def save(store: str, spec: StateSpec, rank: int, world: int) -> None:
     except UsageError as error:
         assert error.code in ("names-collide", "keys-equal-as-text"), error
         return
-    share = plan.share(collected)
+    share = plan.local_items(collected)
     views = [torch.empty(t.shape, dtype=t.dtype) for t in share.tensors]
     HostTensors().begin(dict(enumerate(share.tensors)), views, set())
     items: list[TensorItem | BytesItem] = [

@@ -206,11 +206,11 @@ def train(life: Life, rank: int, log: Log) -> int:
     checkpointer = Checkpointer(
         life.store,
         training.parts(),
-        own={"own": training.own},
+        per_rank={"own": training.own},
         keep=Policy(last=life.keep),
         full_every=life.full_every,
-        images=life.images,
-        linger_s=life.linger_s,
+        buffers=life.images,
+        writer_idle_s=life.linger_s,
     )
     log("restoring")
     restored = checkpointer.restore()

@@ -81,7 +81,7 @@ position = 0
 state = {"model": model, "sparse": sparse, "adam": adam, "position": lambda: position}
 checkpointer = restored = None
 if args.every:
-    checkpointer = Checkpointer(args.store, state, linger_s=args.linger)
+    checkpointer = Checkpointer(args.store, state, writer_idle_s=args.linger)
     restored = checkpointer.restore()
 first = 0
 if restored is not None:
@@ -109,7 +109,7 @@ for step in range(first + 1, args.steps + 1):
             checkpointer.wait()
     if step == args.kill_after:
         if checkpointer is not None and not args.wait:
-            checkpointer._taker.wait()
+            checkpointer._capture.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 if checkpointer is not None:
     checkpointer.close()

@@ -62,7 +62,7 @@ def save(store: str) -> None:
 
 
 def check(store: str) -> None:
-    found = Store(store).newest_good("full").checkpoint
+    found = Store(store).latest_valid("full").checkpoint
     assert found is not None
     for reader in (
         FileSystemReader(found.path),

@@ -77,7 +77,7 @@ def test_what_cannot_be_recorded_is_told(
 ) -> None:
     """And the anchor is there all the same."""
     given = inputs()
-    checkpointer = Checkpointer(tmp_path, parts(), linger_s=0.1)
+    checkpointer = Checkpointer(tmp_path, parts(), writer_idle_s=0.1)
     with pytest.warns(HeadwayWarning, match=rf"\[{code}\]"):
         checkpointer.anchor(3, example_inputs=given)
     checkpointer.close()
@@ -92,7 +92,7 @@ def test_the_writer_that_commits_imports_torch_before_it_is_asked(
 ) -> None:
     """Else the first anchor of a training waits for that."""
     monkeypatch.setattr(client, "child_processes", [])
-    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, linger_s=0.1)
+    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, writer_idle_s=0.1)
     (writer,) = client.child_processes
     maps = Path(f"/proc/{writer.pid}/maps")
     wait_until(lambda: "libtorch" in maps.read_text(), 50, every=0.05)
@@ -130,7 +130,7 @@ def test_an_anchor_is_all_that_a_publish_needs(
     loaded = load(tmp_path / "s", factory=served.build)
     with torch.no_grad():
         assert torch.equal(loaded(dense, sparse)["logit"], model.eval()(dense, sparse)["logit"])
-    again = Checkpointer(tmp_path / "c", {"model": served.build(60)}, linger_s=0.1)
+    again = Checkpointer(tmp_path / "c", {"model": served.build(60)}, writer_idle_s=0.1)
     restored = again.restore()
     again.close()
     assert restored is not None and restored.step == 3

@@ -62,8 +62,10 @@ def test_a_store_of_the_ranks_that_is_gone_ends_no_training(
     def gone(*_: object) -> bool:
         raise RuntimeError("unreachable")
 
-    monkeypatch.setattr(Preemption, "look", gone)
-    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, grace_s=5.0, linger_s=0.1)
+    monkeypatch.setattr(Preemption, "should_stop", gone)
+    checkpointer = Checkpointer(
+        tmp_path, {"model": nn.Linear(2, 2)}, grace_s=5.0, writer_idle_s=0.1
+    )
     with pytest.warns(HeadwayWarning, match=r"unreachable.*\[ranks-store-gone\]"):
         assert checkpointer.due(1) is None
     assert checkpointer.due(2) is None and not checkpointer.preempted
@@ -72,7 +74,7 @@ def test_a_store_of_the_ranks_that_is_gone_ends_no_training(
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, linger_s=0.1)
+    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, writer_idle_s=0.1)
     with pytest.raises(UsageError, check=has_code("level-unknown")):
         checkpointer.save(1, level="tape")
     with pytest.raises(UsageError, check=has_code("anchor-not-to-disk")):
@@ -85,14 +87,14 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("images", [0, 3, -1, 2.0, "2", None])
 def test_there_are_one_or_two_images(images: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code("images-invalid")):
-        Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, images=images)
+        Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, buffers=images)
 
 
 def test_one_image_is_not_enough_for_snapshots(tmp_path: Path) -> None:
     parts = {"model": nn.Linear(2, 2)}
     with pytest.raises(UsageError, check=has_code("one-image-for-snapshots")):
-        Checkpointer(tmp_path, parts, images=1, memory_interval=3)
-    checkpointer = Checkpointer(tmp_path, parts, images=1, linger_s=0.1)
+        Checkpointer(tmp_path, parts, buffers=1, memory_interval=3)
+    checkpointer = Checkpointer(tmp_path, parts, buffers=1, writer_idle_s=0.1)
     with pytest.raises(UsageError, check=has_code("one-image-for-snapshots")):
         checkpointer.save(1, level="memory")
     checkpointer.close()
@@ -108,7 +110,7 @@ def test_a_snapshot_does_not_wait_for_the_one_before(
         return drain(images)
 
     monkeypatch.setattr(HostTensors, "drain", slowly)  # as while it is on its way from a GPU
-    one = Checkpointer(tmp_path, {"w": torch.zeros(4)}, memory_interval=3, linger_s=0.1)
+    one = Checkpointer(tmp_path, {"w": torch.zeros(4)}, memory_interval=3, writer_idle_s=0.1)
     assert not one.save(1, level="memory").skipped
     assert one.save(2, level="memory").skipped
     assert not go_on.is_set(), "nobody waited"
@@ -122,7 +124,7 @@ def test_a_snapshot_does_not_wait_for_the_one_before(
 def test_no_image_is_filled_before_it_is_written(images: int, tmp_path: Path) -> None:
     """Both saves are of the moment of their call, however slow the disk is."""
     state = {"w": torch.zeros(1 << 18)}
-    one = Checkpointer(tmp_path, state, images=images, rate=4e6, linger_s=0.1)
+    one = Checkpointer(tmp_path, state, buffers=images, rate=4e6, writer_idle_s=0.1)
     for step in (1, 2, 3):
         state["w"].fill_(float(step))
         one.save(step)
@@ -159,7 +161,7 @@ class Live:
 def test_an_optimizer_that_is_no_part_can_be_told_of(told: bool, tmp_path: Path) -> None:
     live = Live()
     optimizers = [live.optimizer] if told else []
-    one = Checkpointer(tmp_path, {"live": live}, optimizers=optimizers, linger_s=0.1)
+    one = Checkpointer(tmp_path, {"live": live}, optimizers=optimizers, writer_idle_s=0.1)
     for step in (1, 2, 3):
         live.step()
         one.save(step)
@@ -168,7 +170,7 @@ def test_an_optimizer_that_is_no_part_can_be_told_of(told: bool, tmp_path: Path)
     kinds = [checkpoint.manifest.kind for checkpoint in Store(tmp_path).checkpoints()]
     assert kinds == (["delta", "delta", "full"] if told else ["full", "full"])
     other = Live()
-    again = Checkpointer(tmp_path, {"live": other}, linger_s=0.1)
+    again = Checkpointer(tmp_path, {"live": other}, writer_idle_s=0.1)
     restored = again.restore()
     again.close()
     assert restored is not None and restored.step == 3
@@ -181,8 +183,8 @@ def test_an_optimizer_that_is_no_part_can_be_told_of(told: bool, tmp_path: Path)
 def test_writers_that_are_killed_during_one_save_end_no_training(
     kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: list[Started]
 ) -> None:
-    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, linger_s=0.1)
-    tell, left = StagingBuffers.tell, [kills]
+    checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, writer_idle_s=0.1)
+    tell, left = StagingBuffers.send, [kills]
 
     def told(staging: Any, op: str, *descriptors: int, **message: Any) -> None:
         if op == "filling" and left[0]:
@@ -191,7 +193,7 @@ def test_writers_that_are_killed_during_one_save_end_no_training(
             wait_until(lambda: writers[-1].poll() is not None)
         tell(staging, op, *descriptors, **message)
 
-    monkeypatch.setattr(StagingBuffers, "tell", told)
+    monkeypatch.setattr(StagingBuffers, "send", told)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         first = checkpointer.save(1)
@@ -209,7 +211,7 @@ def test_writers_that_are_killed_after_each_save_leave_something_to_restore(
     tmp_path: Path, writers: list[Started]
 ) -> None:
     state = {"w": torch.zeros(1 << 18)}
-    checkpointer = Checkpointer(tmp_path, state, linger_s=0.1)
+    checkpointer = Checkpointer(tmp_path, state, writer_idle_s=0.1)
     for step in range(1, 5):
         state["w"].fill_(float(step))
         checkpointer.save(step)
@@ -217,13 +219,13 @@ def test_writers_that_are_killed_after_each_save_leave_something_to_restore(
         wait_until(lambda: writers[-1].poll() is not None)
     steps = [one.step for one in Store(tmp_path).checkpoints()]
     assert steps[0] == 4 and not list(tmp_path.glob(".draft-*"))
-    checkpointer._taker.close()
-    checkpointer._staging.leave()
+    checkpointer._capture.close()
+    checkpointer._staging.disconnect()
 
 
 def test_a_store_that_does_not_answer_costs_saves_and_not_the_training(tmp_path: Path) -> None:
     """To open a pipe that nobody reads waits for ever, as a server of files can."""
-    options = {"linger_s": 0.1, "store_timeout_s": 0.2}
+    options = {"writer_idle_s": 0.1, "store_timeout_s": 0.2}
     checkpointer = Checkpointer(tmp_path, {"w": torch.zeros(4)}, **options)
     with Draft(tmp_path, 1, f"{checkpointer._attempt}-1", 1) as draft:
         data = f"{draft.folder}/{data_name(0)}"
@@ -242,7 +244,7 @@ def test_images_that_do_not_fit_into_memory_are_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.checkpoint.staging.available_memory", lambda: 3 << 20)
-    checkpointer = Checkpointer(tmp_path, {"w": torch.zeros(1 << 18)}, linger_s=0.1)
+    checkpointer = Checkpointer(tmp_path, {"w": torch.zeros(1 << 18)}, writer_idle_s=0.1)
     with pytest.warns(HeadwayWarning, match=r"\[step-not-saved\]$"):
         assert checkpointer.save(1).skipped
     monkeypatch.setattr("headway.checkpoint.staging.available_memory", lambda: 8 << 20)
@@ -258,12 +260,12 @@ def test_a_writer_waits_for_a_rank_as_long_as_it_was_told(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     seen: list[float] = []
 
-    def staging(name: str, linger_s: float, **options: Any) -> Any:
-        seen.append(linger_s)
+    def staging(name: str, writer_idle_s: float, **options: Any) -> Any:
+        seen.append(writer_idle_s)
         return StagingBuffers(name, 0.1, **options)
 
     monkeypatch.setattr("headway.checkpoint.checkpointer.StagingBuffers", staging)
-    Checkpointer(tmp_path, {"w": torch.zeros(1)}, linger_s=given).close()
+    Checkpointer(tmp_path, {"w": torch.zeros(1)}, writer_idle_s=given).close()
     assert seen == [expected]
 
 

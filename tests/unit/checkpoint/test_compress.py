@@ -45,7 +45,7 @@ class Training:
         self._optimizers = optimizers.values()
         parts = {"table": self.table, "linear": self.dense, **optimizers}
         keep = Policy(last=10)
-        self.checkpointer = Checkpointer(store, parts, keep=keep, linger_s=0.1, **more)
+        self.checkpointer = Checkpointer(store, parts, keep=keep, writer_idle_s=0.1, **more)
 
     def step(self, number: int) -> dict[str, torch.Tensor]:
         self.dense(self.table(torch.tensor([number, 7]))).sum().backward()
@@ -57,7 +57,7 @@ class Training:
     def state(self) -> dict[str, torch.Tensor]:
         modules = {"table": self.table, "linear": self.dense}
         found = {f"{n}.{k}": t for n, m in modules.items() for k, t in m.state_dict().items()}
-        (rows,) = (self.checkpointer.parts.parts["sparse"].state_dict()["state"].values(),)
+        (rows,) = (self.checkpointer.tree.parts["sparse"].state_dict()["state"].values(),)
         sums = {f"sum.{n}": one["sum"] for n, one in enumerate(rows)}
         return {name: tensor.clone() for name, tensor in {**found, **sums}.items()}
 

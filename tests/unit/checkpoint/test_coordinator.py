@@ -21,7 +21,7 @@ def everyone(store: Any) -> list[RankCoordinator]:
     found = [RankCoordinator() for _ in range(WORLD)]
     for rank, ranks in enumerate(found):
         ranks.rank, ranks.world, ranks._store = rank, WORLD, store
-        ranks.named("test")
+        ranks.set_name("test")
     return found
 
 
@@ -35,7 +35,7 @@ def test_rank_0_is_heard_by_all_and_nothing_stays_in_the_store() -> None:
     ranks = everyone(store)
     before = store.num_keys()
     for number in range(5):
-        said = together(ranks, lambda one, number=number: one.first([one.rank, number]))
+        said = together(ranks, lambda one, number=number: one.from_rank0([one.rank, number]))
         assert said == [[0, number]] * WORLD
     assert store.num_keys() == before
 
@@ -45,20 +45,20 @@ def test_everybody_is_asked_before_one_is_answered() -> None:
     ranks = everyone(store)
     before = store.num_keys()
     for _ in range(3):
-        sums = together(ranks, lambda one: one.decided(one.rank + 1, lambda all: sum(all)))
+        sums = together(ranks, lambda one: one.decide(one.rank + 1, lambda all: sum(all)))
         assert sums == [6] * WORLD
     assert store.num_keys() == before
 
 
 def test_rank_0_sees_who_waves() -> None:
     ranks = everyone(dist.HashStore())
-    assert not ranks[0].waved()
-    ranks[2].wave()
-    assert ranks[0].waved()
+    assert not ranks[0].flag_raised()
+    ranks[2].raise_flag()
+    assert ranks[0].flag_raised()
 
 
 def test_a_rank_alone_asks_nobody() -> None:
     alone = RankCoordinator()
-    assert (alone.first(3), alone.decided(3, lambda all: all)) == (3, [3])
-    alone.wave()
-    assert not alone.waved()
+    assert (alone.from_rank0(3), alone.decide(3, lambda all: all)) == (3, [3])
+    alone.raise_flag()
+    assert not alone.flag_raised()

@@ -42,29 +42,29 @@ def test_a_signal_is_a_notice_once_and_the_jobs_own_handler_is_called(heard: lis
     clock = Clock()
     notice = Notice(clock)
     calls: list[float] = []
-    notice.call(lambda: calls.append(clock.now))
+    notice.add_callback(lambda: calls.append(clock.now))
     os.kill(os.getpid(), signal.SIGTERM)
     clock.now += SAME_NOTICE_S / 2
     os.kill(os.getpid(), signal.SIGTERM)
     assert (notice.at, calls, heard) == (100.0, [100.0], [signal.SIGTERM] * 2)
-    notice.call(lambda: calls.append(-1.0))
+    notice.add_callback(lambda: calls.append(-1.0))
     assert calls == [100.0, -1.0]
     clock.now += SAME_NOTICE_S
     os.kill(os.getpid(), signal.SIGTERM)  # ends it as usual: the job's own handler alone
-    assert len(heard) == 3 and signal.getsignal(signal.SIGTERM) != notice._heard
-    notice.leave()
-    notice.leave()
+    assert len(heard) == 3 and signal.getsignal(signal.SIGTERM) != notice._on_signal
+    notice.uninstall()
+    notice.uninstall()
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and notice.at is None
 
 
 def test_handlers_are_back_when_nobody_listens(heard: list[int]) -> None:
     notice = Notice()
     own = signal.getsignal(signal.SIGTERM)
-    notice.listen()
-    notice.listen()
-    notice.leave()
-    assert signal.getsignal(signal.SIGTERM) == notice._heard
-    notice.leave()
+    notice.install()
+    notice.install()
+    notice.uninstall()
+    assert signal.getsignal(signal.SIGTERM) == notice._on_signal
+    notice.uninstall()
     assert signal.getsignal(signal.SIGTERM) is own
 
 
@@ -73,7 +73,7 @@ def test_a_second_signal_ends_the_process_and_a_child_is_not_spared() -> None:
         import os, signal
         from headway.checkpoint import preemption
         preemption.SAME_NOTICE_S = 0.0
-        preemption.notice.listen()
+        preemption.notice.install()
         ready, tell = os.pipe()
         child = os.fork()
         if child == 0:
@@ -96,7 +96,7 @@ def test_the_sdk_calls_back(heard: list[int], monkeypatch: pytest.MonkeyPatch) -
     calls: list[int] = []
     sdk.on_preempt(lambda: calls.append(1))
     os.kill(os.getpid(), signal.SIGTERM)
-    preemption.notice.leave()
+    preemption.notice.uninstall()
     assert calls == [1]
 
 
@@ -117,20 +117,20 @@ class Ranks:
         self.rank, self.world, self.flag = 0, world, False
         self.words: list[Any] = []
 
-    def first(self, mine: Any) -> Any:
+    def from_rank0(self, mine: Any) -> Any:
         self.words.append(mine)
         return mine
 
-    def wave(self) -> None:
+    def raise_flag(self) -> None:
         self.flag = True
 
-    def waved(self) -> bool:
+    def flag_raised(self) -> bool:
         return self.flag
 
 
 def test_ranks_look_once_a_second_and_stop_where_rank_0_says() -> None:
     clock, ranks = Clock(), Ranks(2)
-    look = Preemption(ranks, 30.0, Told(clock), clock).look
+    look = Preemption(ranks, 30.0, Told(clock), clock).should_stop
     stops: list[bool] = []
     for step in range(1, 31):
         ranks.flag = step >= 15
@@ -142,7 +142,7 @@ def test_ranks_look_once_a_second_and_stop_where_rank_0_says() -> None:
 
 def test_while_steps_are_not_known_each_one_is_looked_at() -> None:
     clock, ranks = Clock(), Ranks(2)
-    look = Preemption(ranks, 30.0, Told(clock), clock).look
+    look = Preemption(ranks, 30.0, Told(clock), clock).should_stop
     assert [look(step, lambda: 0.0, lambda: 5.0) for step in range(4)] == [False] * 4
     assert len(ranks.words) == 4
 
@@ -153,7 +153,7 @@ def test_a_save_that_takes_too_long_is_not_begun(takes: float, in_time: bool) ->
     heard = Told(clock)
     heard.at = 98.0
     one = Preemption(Ranks(), 30.0, heard, clock)
-    assert one.look(7, lambda: 0.1, lambda: takes)
+    assert one.should_stop(7, lambda: 0.1, lambda: takes)
     assert one.in_time is in_time and one.left_s == pytest.approx(27.0)
     clock.now += 40.0
     assert one.left_s < 0

@@ -36,7 +36,7 @@ def save(store: str | Path, step: int, state: State, **rows: list[int]) -> Check
     """As a writer does it: of the tables in `rows` those alone, which makes it a delta."""
     collected = StateTree(state, {}, 0).collect()
     plan = plans.make_plan(collected)
-    share = plan.share(collected)
+    share = plan.local_items(collected)
     items: list[TensorItem | BytesItem] = []
     for item, tensor in zip(plan.tensors, share.tensors, strict=True):
         name = dcp.item_name(item.index)

@@ -27,11 +27,11 @@ def outcomes(rank: int = 0) -> tuple[SaveSchedule, SaveOutcomes]:
 
 def test_a_save_is_durable_after_its_copy_and_its_write(journal: list[dict[str, Any]]) -> None:
     pacing, found = outcomes()
-    pacing.saved(7, "disk", 0.25)
-    found.copied(7, "disk", 0.5, good=True)
-    assert found.heard([]) == []
-    assert found.heard([{"step": 7, "seconds": 2.0, "bytes": 100}]) == []
-    assert found.durable_s == 2.5 and not found.broken
+    pacing.save_started(7, "disk", 0.25)
+    found.capture_ended(7, "disk", 0.5, good=True)
+    assert found.collect([]) == []
+    assert found.collect([{"step": 7, "seconds": 2.0, "bytes": 100}]) == []
+    assert found.durable_s == 2.5 and not found.needs_full
     (told,) = journal
     assert told["level"] == "disk" and told["interval_s"] == 60.0
     assert (told["blocked_s"], told["durable_s"], told["bytes"]) == (0.25, 2.5, 100)
@@ -42,10 +42,10 @@ def test_a_snapshot_ends_with_its_copy(
     rank: int, lines: int, journal: list[dict[str, Any]]
 ) -> None:
     pacing, found = outcomes(rank)
-    pacing.saved(7, "memory", 0.25)
-    found.copied(7, "memory", 0.5, good=True)
-    assert found.heard([]) == [] and len(journal) == lines
-    assert pacing.ended({"step": 7, "level": "memory", "seconds": 0.5}) is None  # it has heard
+    pacing.save_started(7, "memory", 0.25)
+    found.capture_ended(7, "memory", 0.5, good=True)
+    assert found.collect([]) == [] and len(journal) == lines
+    assert pacing.save_ended({"step": 7, "level": "memory", "seconds": 0.5}) is None  # it has heard
     assert found.durable_s == 0.0
 
 
@@ -53,13 +53,13 @@ def test_errors_are_given_back_and_break_what_deltas_build_on(
     journal: list[dict[str, Any]],
 ) -> None:
     pacing, found = outcomes()
-    pacing.saved(7, "memory", 0.0)
-    found.copied(7, "memory", 0.5, good=False)
-    (error,) = found.heard([])
-    assert (error.code, error.fields) == ("image-not-whole", {"step": 7}) and not found.broken
-    pacing.saved(8, "disk", 0.0)
+    pacing.save_started(7, "memory", 0.0)
+    found.capture_ended(7, "memory", 0.5, good=False)
+    (error,) = found.collect([])
+    assert (error.code, error.fields) == ("image-not-whole", {"step": 7}) and not found.needs_full
+    pacing.save_started(8, "disk", 0.0)
     failed = {"error": "disk full", "code": "store-failed", "fields": {"errno": 28}}
-    (full,) = found.heard([{"step": 8, "seconds": 1.0, **failed}])
+    (full,) = found.collect([{"step": 8, "seconds": 1.0, **failed}])
     assert (str(full), full.code, full.fields) == ("disk full", "store-failed", {"errno": 28})
-    assert found.broken and found.durable_s == 0.0
+    assert found.needs_full and found.durable_s == 0.0
     assert [told["error"] for told in journal] == [str(error), "disk full"]

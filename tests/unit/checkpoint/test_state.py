@@ -48,7 +48,7 @@ def saved(store: Path, parts: StateTree, step: int = 1) -> None:
     """As a writer does it, without one."""
     state = parts.collect()
     plan = plans.make_plan(state)
-    share = plan.share(state)
+    share = plan.local_items(state)
     views = [torch.empty(t.shape, dtype=t.dtype) for t in share.tensors]
     HostTensors().begin(dict(enumerate(share.tensors)), views, set())
     items: list[TensorItem | BytesItem] = [
@@ -153,7 +153,7 @@ def test_a_state_that_has_changed_is_refused() -> None:
     parts: dict[str, Any] = {"x": torch.ones(2)}
     plan = plans.make_plan(StateTree(parts, {}, 0).collect())
     with pytest.raises(plans.StateChanged, check=has_code("state-changed")):
-        plan.share(StateTree({"x": torch.ones(3)}, {}, 0).collect())
+        plan.local_items(StateTree({"x": torch.ones(3)}, {}, 0).collect())
 
 
 @pytest.mark.parametrize("name", ["headway", "a@1"])
@@ -580,7 +580,7 @@ def test_what_ranks_may_have_otherwise_is_saved_by_the_first_of_them() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     parts = StateTree({"model": model, "ema": Odd(3), "epoch": lambda: 1}, {}, 0)
     state = parts.collect()
-    first = parts.of_first_rank(state)
+    first = parts.first_rank_names(state)
     planner = plans._planner(state)
     everyone = []
     for _ in range(2):

@@ -42,7 +42,7 @@ def content(store: SnapshotStore, one: Snapshot, folder: Path) -> list[str]:
 
 def only_what_is_needed(store: SnapshotStore) -> None:
     needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
-    assert {f"files/{name}" for name in store.place.names("files")} == needed
+    assert {f"files/{name}" for name in store.place.list_names("files")} == needed
     for folder in ("", "snapshots", "packages", "anchors"):
         with contextlib.suppress(FileNotFoundError):
-            assert not [name for name in store.place.names(folder) if name.startswith(".new-")]
+            assert not [name for name in store.place.list_names(folder) if name.startswith(".new-")]

@@ -118,7 +118,7 @@ def test_who_waits_for_it_still_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     worker = Worker(tmp_path, monkeypatch)
     worker.look(no_room)
     (anchor,) = pending_anchors(worker.url)
-    names = open_place(worker.url).names(claims.CLAIMS_FOLDER)
+    names = open_place(worker.url).list_names(claims.CLAIMS_FOLDER)
     assert len(names) == 1 and not claims.release_anchor(anchor, "another")
     worker.now += watching.MAX_RETRY_S
     worker.look(lambda asked: replace(check_here(asked), finite=False))

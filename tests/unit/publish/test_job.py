@@ -204,7 +204,7 @@ def test_what_serves_stays_when_the_next_one_fails(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "store")
     assert store.latest() == first
     store.sweep()
-    assert {f"files/{n}" for n in store.place.names("files")} == {
+    assert {f"files/{n}" for n in store.place.list_names("files")} == {
         file.stored for file in first.manifest.files.values()
     }
     second = made(tmp_path, limits="latency_growth = 1000\nsize_growth = 1.01").snapshot

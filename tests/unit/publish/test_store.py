@@ -38,10 +38,10 @@ def test_the_newest_serves_and_files_are_shared(store: SnapshotStore, tmp_path: 
     assert store.outcome_of("a") == {"snapshot": made[0].name}
     assert store.outcome_of("e") == {}
     with store.sweep_blocked():
-        assert store.sweep() == [] or not store.place.renames
+        assert store.sweep() == [] or not store.place.can_rename
     store.sweep(now=10**12)
     files = {file.stored for one in made[1:] for file in one.manifest.files.values()}
-    assert {f"files/{name}" for name in store.place.names("files")} == files
+    assert {f"files/{name}" for name in store.place.list_names("files")} == files
     assert len(files) == 4
 
 
@@ -154,7 +154,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert store.latest() == one
     store.sweep()
-    assert len(store.place.names("files")) == 2
+    assert len(store.place.list_names("files")) == 2
 
 
 def crashes() -> Iterator[tuple[int, int | None]]:

@@ -49,7 +49,7 @@ class Kind:
 def forged(url: str, runs: Path) -> None:
     """`.metadata` is replaced, and the manifest says that this is right."""
     where = open_place(url)
-    (name,) = (name for name in where.names() if name.startswith("step-"))
+    (name,) = (name for name in where.list_names() if name.startswith("step-"))
     content = pickle.dumps(Runs(runs))
     where.write(f"{name}/.metadata", content)
     one = manifests.manifest_from_bytes(where.read(f"{name}/manifest.json"))

@@ -16,7 +16,7 @@ def test_it_is_the_file_only_when_it_is_committed(tmp_path: Path) -> None:
     Path(beside.path).write_bytes(b"new")
     assert target.read_bytes() == b"old" and Path(beside.path).name == "a.pt"
     beside.commit()
-    beside.drop()
+    beside.discard()
     assert target.read_bytes() == b"new" and os.listdir(tmp_path) == ["a.pt"]
 
 
@@ -29,7 +29,7 @@ def test_what_the_dead_have_left_is_swept_and_what_the_living_write_is_not(tmp_p
     (tmp_path / f"{atomic_file.PREFIX}2-2").mkdir()  # killed before it had a lock, or after
     atomic_file.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == [os.path.basename(living.folder)]
-    living.drop()
+    living.discard()
 
 
 def test_a_folder_that_a_sweep_takes_is_made_again(
@@ -48,4 +48,4 @@ def test_a_folder_that_a_sweep_takes_is_made_again(
     monkeypatch.setattr(fcntl, "flock", late)
     beside = atomic_file.AtomicFile(str(tmp_path / "a.pt"))
     assert swept and os.path.isdir(beside.folder) and len(os.listdir(tmp_path)) == 1
-    beside.drop()
+    beside.discard()

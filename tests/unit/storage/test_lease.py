@@ -28,7 +28,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(disk, "lock", none)
     url = f"memory://{secrets.token_hex(8)}" if request.param == "memory" else str(tmp_path)
     found = open_place(url)
-    found.make("leases")
+    found.make_folder("leases")
     return found
 
 
@@ -110,7 +110,7 @@ def test_two_that_stall_do_not_both_hold_it(clock: Clock) -> None:
         first: Any = Stalled(where, meanwhile)
         with pytest.raises(AlreadyPublishing), lease(first, "a", settle_s=0):
             raise AssertionError
-        assert len(where.names("leases/a")) == 1
+        assert len(where.list_names("leases/a")) == 1
 
 
 def test_a_lease_is_as_old_as_the_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,4 +124,4 @@ def test_a_lease_is_as_old_as_the_store_says(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError
     monkeypatch.setattr(leases, "LOST_S", -1.0)
     with lease(where, "a", settle_s=0):
-        assert len(where.names("leases/a")) == 1
+        assert len(where.list_names("leases/a")) == 1

@@ -44,7 +44,7 @@ def test_the_file_is_what_was_given(file: tuple[Path, DirectFile], size: int) ->
         piece = memoryview(content)[at : min(at + step, size)]
         out.write(piece)
         at, step = at + len(piece), step * 3
-    out.finish(sync=True)
+    out.commit(sync=True)
     assert path.read_bytes() == content[:size]
 
 
@@ -61,7 +61,7 @@ def test_pages_go_to_the_disk_from_where_they_are(
         memoryview(pages)[output.PAGE : -5],
     ):
         out.write(piece)
-    out.finish(sync=True)
+    out.commit(sync=True)
     content = pages[: 2 * output.DIRECT_MIN_BYTES] + pages[output.PAGE : -5]
     assert path.read_bytes() == bytes(before) + content
 
@@ -79,7 +79,7 @@ def test_a_disk_that_fails_is_told_of_by_the_next_call(
     out.write(bytes(output.DIRECT_BUFFER_BYTES))
     with pytest.raises(OSError, check=lambda error: error.errno == errno.ENOSPC):
         out.write(bytes(output.DIRECT_BUFFER_BYTES))
-    out.drop()
+    out.discard()
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
@@ -97,7 +97,7 @@ def test_a_file_system_that_will_not_is_written_to_as_any_other(
     monkeypatch.setattr(disk, "write_at", refuses)
     content = os.urandom(1 << 20) * 17
     out.write(content)
-    out.finish(sync=True)
+    out.commit(sync=True)
     assert path.read_bytes() == content
 
 
@@ -108,4 +108,4 @@ def test_the_end_tells_of_a_failure_too(
     out.write(bytes(output.DIRECT_BUFFER_BYTES + 1))
     monkeypatch.setattr(disk, "sync", lambda fd: os.fsync(1 << 20))
     with pytest.raises(OSError, check=lambda error: error.errno == errno.EBADF):
-        out.finish(sync=True)
+        out.commit(sync=True)

@@ -77,15 +77,17 @@ class BackgroundSave:
             guard(HOOK, self._note, start, monotonic_ns())
 
     def _note(self, start: int, end: int) -> None:
-        told: dict[str, Any] = {"path": self.path, "step": self.step}
+        fields: dict[str, Any] = {"path": self.path, "step": self.step}
         file = {"error": "write"} if self.error else {"file": file_access.file_identity(self.path)}
-        recorder.span(checkpoint.SAVE, start, end, what=self.what, background=True, **told, **file)
+        recorder.span(
+            checkpoint.SAVE, start, end, what=self.what, background=True, **fields, **file
+        )
         error = {"error": self.error} if self.error else {}
         recorder.emit(
-            "behind", start, end=end, bytes=self.size, blocked=self.blocked, **told, **error
+            "behind", start, end=end, bytes=self.size, blocked=self.blocked, **fields, **error
         )
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         """Let those go who wait for it."""
         self._busy.release()
 
@@ -128,27 +130,29 @@ class WriteQueue:
         self.folder: CheckpointFolder | None = None  # that a framework saves at present
         self.closed = False  # the process ends: saves are plain again
         self.pool = MemoryPool()
-        self.ours = threading.local()  # `busy`: this thread works for us, and waits for nobody
+        self._thread_state = (
+            threading.local()
+        )  # `busy`: this thread works for us, and waits for nobody
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def busy(self) -> bool:
+    def in_save(self) -> bool:
         """Whether this thread is at work for us."""
-        return getattr(self.ours, "busy", False)
+        return getattr(self._thread_state, "internal", False)
 
     def writes(self) -> bool:
         """Whether this is the thread that writes."""
         return threading.current_thread() is self._thread
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def internal(self) -> Iterator[None]:
         """What this thread does in here waits for no file."""
-        before = self.busy()
-        self.ours.busy = True
+        before = self.in_save()
+        self._thread_state.internal = True
         try:
             yield
         finally:
-            self.ours.busy = before
+            self._thread_state.internal = before
 
     def submit(self, job: BackgroundSave) -> None:
         """Write it when all before it are written."""
@@ -164,7 +168,7 @@ class WriteQueue:
         self._wake.put(None)
 
     def _run(self) -> None:
-        self.ours.busy = True
+        self._thread_state.internal = True
         while True:
             self._wake.get()
             while self.pending:
@@ -179,7 +183,7 @@ class WriteQueue:
             del self.pending[0]
             if all(other.path != job.path for other in self.pending):
                 checkpoint.unwritten_paths.discard(job.path)
-            job.finished()
+            job.finish()
 
     def wait(self, why: str, concerns: Callable[[BackgroundSave], bool] | None = None) -> None:
         """Until what is concerned is written: all, unless told otherwise."""
@@ -217,11 +221,11 @@ class WriteQueue:
 
     def raise_failed(self, path: str | None = None) -> None:
         """Say, once, what could not be written: anything, or that path."""
-        told = [job for job in self.failed if path is None or job.path == path]
-        for job in told:
+        fields = [job for job in self.failed if path is None or job.path == path]
+        for job in fields:
             self.failed.remove(job)
-        if told:
-            raise describe_failures(told)
+        if fields:
+            raise describe_failures(fields)
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -241,12 +245,12 @@ def describe_failures(jobs: list[BackgroundSave]) -> WriteFailed:
 def _make_write_failed(
     kind: type[BaseException], sentence: str, fields: dict[str, Any], errno: int | None
 ) -> WriteFailed:
-    made: type[WriteFailed] = WriteFailed
+    error_class: type[WriteFailed] = WriteFailed
     if not issubclass(WriteFailed, kind):
         with contextlib.suppress(TypeError):  # a class that cannot be combined with others
             names = {"__module__": __name__, "__qualname__": WriteFailed.__qualname__}
-            made = type(WriteFailed.__name__, (WriteFailed, kind), names)
-    error = made(sentence, **fields)
+            error_class = type(WriteFailed.__name__, (WriteFailed, kind), names)
+    error = error_class(sentence, **fields)
     error.kind, error.errno = kind, errno
     return error
 

@@ -51,9 +51,9 @@ def save_folder(
 
 def _begin_folder(folder_of: Callable[..., Any], args: Any, kwargs: Any) -> CheckpointFolder | None:
     """Rank 0 makes a checkpoint one; None for the others, and within another save."""
-    if recorder.rank or write_queue.folder is not None or write_queue.busy():
+    if recorder.rank or write_queue.folder is not None or write_queue.in_save():
         return None
-    with write_queue.at_work():
+    with write_queue.internal():
         target = folder_of(*args, **kwargs)
         if not isinstance(target, (str, os.PathLike)) or "://" in os.fspath(target):
             return None
@@ -92,29 +92,31 @@ _NUMBERED = re.compile(r"checkpoint-(\d+)")
 
 def write_last_file(original: Callable[..., Any], state: Any, json_path: Any) -> Any:
     """In place of TrainerState.save_to_json: by that file a resume takes all others as there."""
-    if write_queue.busy():
+    if write_queue.in_save():
         return original(state, json_path)
     start = monotonic_ns()
-    with write_queue.at_work():
-        place = os.path.realpath(json_path)
+    with write_queue.internal():
+        path = os.path.realpath(json_path)
         try:
-            beside, now = atomic_file.AtomicFile(place), copy.deepcopy(state)
+            atomic, state_copy = atomic_file.AtomicFile(path), copy.deepcopy(state)
         except Exception:
             write_queue.wait("a file beside it")
             return original(state, json_path)
 
         def write() -> None:
             try:
-                original(now, beside.path)
-                beside.commit()
+                original(state_copy, atomic.path)
+                atomic.commit()
             finally:
-                beside.drop()
+                atomic.discard()
 
         if not write_queue.pending:
             write()
             return None
-        taken = monotonic_ns() - start
-        write_queue.submit(BackgroundSave(place, "transformers", 0, write, step_clock.steps, taken))
+        blocked_ns = monotonic_ns() - start
+        write_queue.submit(
+            BackgroundSave(path, "transformers", 0, write, step_clock.steps, blocked_ns)
+        )
     return None
 
 

@@ -81,31 +81,31 @@ def save(saver: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     if write_queue.writes():
         return original(*args, **kwargs)
     target = kwargs.get("checkpoint_id") or kwargs.get("storage_writer")
-    nested = write_queue.busy()
-    with write_queue.at_work():
+    nested = write_queue.in_save()
+    with write_queue.internal():
         start = monotonic_ns()
-        why = _unsupported_reason(args, kwargs)
-        several = why is None and _has_several_ranks(kwargs)
+        reason = _unsupported_reason(args, kwargs)
+        distributed = reason is None and _is_distributed(kwargs)
         copy = stager = None
-        if why is None:
-            why, copy, stager = _copy_state(saver, args, kwargs, nested, several)
-        if several:
-            why = _agree(why)
+        if reason is None:
+            reason, copy, stager = _copy_state(saver, args, kwargs, nested, distributed)
+        if distributed:
+            reason = _agree(reason)
         result = None
-        if why is None:
-            result = _save_in_background(saver, original, copy, stager, several, start, kwargs)
+        if reason is None:
+            result = _save_in_background(saver, original, copy, stager, distributed, start, kwargs)
         elif stager is not None:
             copier.keep(stager, None)
-    if why is None:
+    if reason is None:
         write_queue.raise_failed()  # of an earlier one; this one is on its way
         return result
-    return save_synchronously(why, target, original, *args, **kwargs)
+    return save_synchronously(reason, target, original, *args, **kwargs)
 
 
 def _unsupported_reason(args: Any, kwargs: Any) -> CannotStage | None:
     """Why not, by what is the same on all ranks."""
-    named = len(args) + ("state_dict" in kwargs) == 1
-    if not named or kwargs.keys() - KNOWN_ARGUMENTS:
+    one_state = len(args) + ("state_dict" in kwargs) == 1
+    if not one_state or kwargs.keys() - KNOWN_ARGUMENTS:
         return CannotStage("old or unknown arguments", code="arguments-not-supported")
     if kwargs.get("planner") is not None:
         return CannotStage("it has a planner of its own", code="own-planner")
@@ -116,21 +116,21 @@ def _unsupported_reason(args: Any, kwargs: Any) -> CannotStage | None:
     return None
 
 
-def _has_several_ranks(kwargs: Any) -> bool:
+def _is_distributed(kwargs: Any) -> bool:
     import torch.distributed as dist
 
-    alone = kwargs.get("no_dist") or not dist.is_available() or not dist.is_initialized()
-    return not alone
+    single = kwargs.get("no_dist") or not dist.is_available() or not dist.is_initialized()
+    return not single
 
 
-def _agree(why: CannotStage | None) -> CannotStage | None:
+def _agree(reason: CannotStage | None) -> CannotStage | None:
     """What one rank cannot do, none does."""
     import torch.distributed as dist
 
     if not dist.is_gloo_available():
-        why = why or CannotStage("there is no gloo", code="gloo-missing")
+        reason = reason or CannotStage("there is no gloo", code="gloo-missing")
     answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, why)
+    dist.all_gather_object(answers, reason)
     for rank, other in enumerate(answers):
         if other is not None:
             return CannotStage(f"rank {rank}: {other}", code=other.code)
@@ -138,7 +138,7 @@ def _agree(why: CannotStage | None) -> CannotStage | None:
 
 
 def _copy_state(
-    saver: Any, args: Any, kwargs: Any, nested: bool, several: bool
+    saver: Any, args: Any, kwargs: Any, nested: bool, distributed: bool
 ) -> tuple[CannotStage | None, Any, Any]:
     """Why not, else a copy of the state and its memory."""
     if nested or write_queue.closed:
@@ -153,7 +153,7 @@ def _copy_state(
     except CannotStage as error:
         return error.with_traceback(None), None, None  # whose frames hold the state
     except Exception as error:
-        if raised_by_user(error) and not several:  # other ranks wait for this one's answer
+        if raised_by_user(error) and not distributed:  # other ranks wait for this one's answer
             raise
         return copy_failed(error), None, None
 
@@ -201,8 +201,8 @@ def _check_tensor(tensor: Any) -> None:
     elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise CannotStage(f"{kind} is in the state", code="type-not-supported", type=kind)
     if tensor.layout != torch.strided or tensor.device.type not in DEVICES:
-        what = f"a {tensor.layout} tensor on {tensor.device.type}"
-        raise CannotStage(f"{what} is in the state", code="tensor-not-supported")
+        description = f"a {tensor.layout} tensor on {tensor.device.type}"
+        raise CannotStage(f"{description} is in the state", code="tensor-not-supported")
     for kind in ("conj", "neg", "quantized", "nested"):  # their memory is not all that they are
         value = getattr(tensor, f"is_{kind}")
         if value() if callable(value) else value:
@@ -224,24 +224,24 @@ def _size(state: Any) -> int:
 
 
 def _save_in_background(
-    saver: Any, original: Any, copy: Any, stager: Any, several: bool, start: int, kwargs: Any
+    saver: Any, original: Any, copy: Any, stager: Any, distributed: bool, start: int, kwargs: Any
 ) -> Any:
     _import_fsspec_filesystem()
     path = _target_folder(kwargs)
-    told = {k: v for k, v in kwargs.items() if k not in ("state_dict", "process_group")}
+    arguments = {k: v for k, v in kwargs.items() if k not in ("state_dict", "process_group")}
     if not os.path.isabs(kwargs.get("checkpoint_id") or kwargs["storage_writer"].path):
-        told["checkpoint_id"] = path  # wherever the job is by then
-    if several:
-        told["process_group"] = _own_group()
+        arguments["checkpoint_id"] = path  # wherever the job is by then
+    if distributed:
+        arguments["process_group"] = _own_group()
 
     def write() -> Any:
-        result = original(copy, **told)
+        result = original(copy, **arguments)
         for folder in (path, os.path.dirname(path)):
             atomic_file.sync(folder)
         return result
 
-    took = monotonic_ns() - start
-    job = BackgroundSave(path, "dcp.save", _size(copy), write, step_clock.steps, took)
+    blocked_ns = monotonic_ns() - start
+    job = BackgroundSave(path, "dcp.save", _size(copy), write, step_clock.steps, blocked_ns)
     copier.keep(stager, job)
     write_queue.submit(job)
     return _deferred_metadata(saver.Metadata, job)
@@ -258,9 +258,9 @@ def _own_group() -> Any:
     global _group
     import torch.distributed as dist
 
-    whole = dist.distributed_c10d._get_default_group()
-    if _group is None or _group[0] is not whole:
-        _group = whole, dist.new_group(backend="gloo", group_desc="headway_async_save")
+    world_group = dist.distributed_c10d._get_default_group()
+    if _group is None or _group[0] is not world_group:
+        _group = world_group, dist.new_group(backend="gloo", group_desc="headway_async_save")
     return _group[1]
 
 

@@ -74,22 +74,22 @@ def install_guard() -> None:
         _wrap_stat(name)
     os._exit = _flush_before_exit
     _wrap_start()
-    checkpoint.path_lookup = write_queue.at_work
+    checkpoint.path_lookup = write_queue.internal
     atexit.register(_flush_at_exit)
     recorder.at_end.append(_flush_at_exit)  # before the journal ends
 
 
-def _audit(event: str, args: tuple[Any, ...], queued: WriteQueue = write_queue) -> None:
-    if not queued.pending and not queued.failed and queued.folder is None:
+def _audit(event: str, args: tuple[Any, ...], queue: WriteQueue = write_queue) -> None:
+    if not queue.pending and not queue.failed and queue.folder is None:
         return
-    if queued.busy():  # by its argument: the hook outlives the names of this module
+    if queue.in_save():  # by its argument: the hook outlives the names of this module
         return
     if event not in AUDITED_EVENTS or _is_importing():
         return
     if event == "open":
         _before_open(args[0], args[2])
     elif event in WAIT_FOR_ALL:
-        queued.wait(event)
+        queue.wait(event)
         if event in NAME_CHANGES:
             _before_change(event, args)
     elif event in LISTINGS:
@@ -100,23 +100,23 @@ def _audit(event: str, args: tuple[Any, ...], queued: WriteQueue = write_queue) 
 
 def _is_importing() -> bool:
     """Whether Python asks in order to import: the writer may need a module whose lock it holds."""
-    asking = sys._getframe(1).f_back
-    return asking is not None and asking.f_code.co_filename.startswith("<frozen importlib")
+    caller = sys._getframe(1).f_back
+    return caller is not None and caller.f_code.co_filename.startswith("<frozen importlib")
 
 
 def _before_open(path: Any, flags: Any) -> None:
     real = _real_path(path)
     if real is None or type(flags) is not int:
         return
-    made = bool(flags & WRITE_FLAGS) and not flags & os.O_APPEND
+    replaced = bool(flags & WRITE_FLAGS) and not flags & os.O_APPEND
     folder = os.path.dirname(real)
-    if made and not inside(checkpoint.SAVE):  # it may tell others which file to read
+    if replaced and not inside(checkpoint.SAVE):  # it may tell others which file to read
         write_queue.wait(
             "a file beside it", lambda job: _concerns(job, real) or is_below(job.path, folder)
         )
     else:
         write_queue.wait("open", lambda job: _concerns(job, real))
-    if not made:
+    if not replaced:
         write_queue.raise_failed(real)
 
 
@@ -160,7 +160,7 @@ def _concerns(job: BackgroundSave, real: str) -> bool:
 def _real_path(path: Any) -> str | None:
     """Without links; of an open folder, where it is."""
     try:
-        with write_queue.at_work():
+        with write_queue.internal():
             if isinstance(path, int):
                 return os.readlink(f"/proc/self/fd/{path}")
             return os.path.realpath(os.fsdecode(path))
@@ -172,21 +172,21 @@ class StatWrapper:
     """A function of `os` that looks at a file; like a builtin it becomes no method of a class."""
 
     def __init__(self, name: str) -> None:
-        self._original, self._name, self._queued = getattr(os, name), name, write_queue
+        self._original, self._name, self._queue = getattr(os, name), name, write_queue
         functools.update_wrapper(self, self._original)
 
     def __call__(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._queued.pending and not self._queued.busy():
+        if self._queue.pending and not self._queue.in_save():
             _wait_for_path(self._name, path)
         return self._original(path, *args, **kwargs)
 
 
 def _wrap_stat(name: str) -> None:
-    state, original = StatWrapper(name), getattr(os, name)
+    wrapper, original = StatWrapper(name), getattr(os, name)
     for functions in CAPABILITIES:
         if original in functions:
-            functions.add(state)
-    setattr(os, name, state)
+            functions.add(wrapper)
+    setattr(os, name, wrapper)
 
 
 def _wrap_start() -> None:

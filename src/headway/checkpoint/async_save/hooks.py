@@ -77,7 +77,7 @@ def install_distributed(c10d: ModuleType) -> None:
 
 def _after_writes(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     queue = sys.modules.get("headway.checkpoint.async_save.background")
-    if queue is not None and not queue.write_queue.busy():
+    if queue is not None and not queue.write_queue.in_save():
         queue.write_queue.wait(getattr(original, "__name__", "another rank"))
     return original(*args, **kwargs)
 

@@ -38,21 +38,23 @@ class Records:
     """Stands in for torch's zip writer: keeps what would be written, in its order."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[str, Any, int]] = []  # name, bytes or storage, size
+        self.records: list[tuple[str, Any, int]] = []  # name, bytes or storage, size
         self.storages: dict[str, Any] = {}  # by key, as the pickle names them
 
     def write_record(self, name: str, data: Any, size: int) -> None:
         """Bytes of the pickle, or a storage."""
-        self.kept.append((name, data, size))
+        self.records.append((name, data, size))
 
     def write_record_metadata(self, name: str, size: int) -> None:
         """A storage, of which torch was told to write the place only."""
-        self.kept.append((name, self.storages[name.rpartition("/")[2]], size))
+        self.records.append((name, self.storages[name.rpartition("/")[2]], size))
 
     @property
     def nbytes(self) -> int:
         """Of the storages."""
-        return sum(_align(size) for _, data, size in self.kept if not isinstance(data, TEXT_TYPES))
+        return sum(
+            _align(size) for _, data, size in self.records if not isinstance(data, TEXT_TYPES)
+        )
 
 
 TEXT_TYPES = (bytes, str)
@@ -61,16 +63,16 @@ TEXT_TYPES = (bytes, str)
 def pickle_records(serialization: Any, obj: object, protocol: int, no_byteorder: bool) -> Records:
     """Let torch pickle it now; raises CannotStage where a part of it cannot be copied."""
     records = Records()
-    local = serialization._serialization_tls
-    before = local.skip_data
-    if before:
+    state = serialization._serialization_tls
+    previous = state.skip_data
+    if previous:
         raise CannotStage("torch.serialization.skip_data is on", code="skip-data-on")
-    local.skip_data = _SkipDataOf(records)  # so that torch leaves the storages to us
+    state.skip_data = _SkipDataOf(records)  # so that torch leaves the storages to us
     try:
         module = SimpleNamespace(Pickler=_pickler_class(records.storages), __name__="pickle")
         serialization._save(obj, records, module, protocol, no_byteorder)
     finally:
-        local.skip_data = before
+        state.skip_data = previous
     return records
 
 
@@ -98,10 +100,10 @@ def _pickler_class(storages: dict[str, Any]) -> type:
             name: Callable[[Any, Any], Any] = cls.persistent_id
 
             def persistent_id(self: Any, obj: Any) -> Any:
-                told = name(self, obj)
-                if told is not None:
-                    storages[told[2]] = _untyped_storage(obj)
-                return told
+                storage_id = name(self, obj)
+                if storage_id is not None:
+                    storages[storage_id[2]] = _untyped_storage(obj)
+                return storage_id
 
             cls.persistent_id = persistent_id  # type: ignore[method-assign]
 
@@ -125,60 +127,60 @@ class StorageCopy:
 
     def __init__(self, records: Records, piece: mmap.mmap) -> None:
         self.piece: mmap.mmap | None = piece
-        self.kept: list[tuple[str, Any, int]] = []
-        self._late: list[tuple[Any, Any]] = []  # still on a GPU, and where it goes
+        self.records: list[tuple[str, Any, int]] = []
+        self._on_gpu: list[tuple[Any, Any]] = []  # still on a GPU, and where it goes
         self._draining = threading.Lock()
-        self._copied: list[Any] = []  # each GPU, and when the copies on it are there
-        self._room: dict[Any, int] = {}  # bytes that each GPU can spare
+        self._events: list[Any] = []  # each GPU, and when the copies on it are there
+        self._spare_bytes: dict[Any, int] = {}  # bytes that each GPU can spare
         self._copy(records, piece)
 
     def _copy(self, records: Records, piece: mmap.mmap) -> None:
         import torch
 
-        at, none = 0, torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
+        at, empty = 0, torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
         with torch.inference_mode(False), torch.no_grad():
-            for name, data, size in records.kept:
+            for name, data, size in records.records:
                 if isinstance(data, TEXT_TYPES):
-                    self.kept.append((name, data, size))
+                    self.records.append((name, data, size))
                     continue
                 if not size:
-                    self.kept.append((name, none, 0))
+                    self.records.append((name, empty, 0))
                     continue
-                place = torch.frombuffer(piece, dtype=torch.uint8, offset=at, count=size)
-                self._take(place, _as_tensor(data))
-                self.kept.append((name, place.untyped_storage(), size))
+                target = torch.frombuffer(piece, dtype=torch.uint8, offset=at, count=size)
+                self._copy_storage(target, _as_tensor(data))
+                self.records.append((name, target.untyped_storage(), size))
                 at += _align(size)
-            if self._late:
-                self._mark()
+            if self._on_gpu:
+                self._record_events()
 
-    def _take(self, place: Any, source: Any) -> None:
+    def _copy_storage(self, target: Any, source: Any) -> None:
         from headway.checkpoint.engine.gpu_transfer import on_gpu
 
         if on_gpu(source):
-            if source.device not in self._room:
-                self._room[source.device] = _spare_gpu_bytes(source.device)
-            room = self._room[source.device]
-            if room >= source.nbytes:
-                self._room[source.device] = room - source.nbytes
-                self._late.append((place, source.clone()))
+            if source.device not in self._spare_bytes:
+                self._spare_bytes[source.device] = _spare_gpu_bytes(source.device)
+            spare = self._spare_bytes[source.device]
+            if spare >= source.nbytes:
+                self._spare_bytes[source.device] = spare - source.nbytes
+                self._on_gpu.append((target, source.clone()))
                 return
-        place.copy_(source)
+        target.copy_(source)
 
-    def _mark(self) -> None:
+    def _record_events(self) -> None:
         """Note on each GPU where the copies are done."""
         from headway.checkpoint.engine.gpu_transfer import gpu_of
 
-        for device in {copy.device for _, copy in self._late}:
-            self._copied.append((gpu_of(device), gpu_of(device).moment()))
+        for device in {copy.device for _, copy in self._on_gpu}:
+            self._events.append((gpu_of(device), gpu_of(device).record_event()))
 
     def drain(self) -> None:
         """Bring what is still on a GPU to the host, beside the training."""
         with self._draining:
-            for gpu, copied in self._copied:
-                pairs = [pair for pair in self._late if pair[1].device == gpu.device]
-                gpu.lanes.to_host(pairs, copied)
-            self._late.clear()
-            self._copied.clear()
+            for gpu, copied in self._events:
+                pairs = [pair for pair in self._on_gpu if pair[1].device == gpu.device]
+                gpu.transfer.to_host(pairs, copied)
+            self._on_gpu.clear()
+            self._events.clear()
 
     def drain_ahead(self) -> None:
         """The same in a thread of its own: the GPU has its memory back before the file's turn."""
@@ -187,16 +189,16 @@ class StorageCopy:
             with contextlib.suppress(Exception):  # whoever writes the file meets it too
                 self.drain()
 
-        if self._late:
+        if self._on_gpu:
             threading.Thread(target=drain, name="headway-drain", daemon=True).start()
 
     def free(self, pool: MemoryPool) -> None:
         """Give its memory back."""
         piece, self.piece = self.piece, None
-        self.kept.clear()
-        self._late.clear()
+        self.records.clear()
+        self._on_gpu.clear()
         if piece is not None:
-            pool.give(piece)
+            pool.put_back(piece)
 
 
 def _as_tensor(storage: Any) -> Any:
@@ -245,37 +247,41 @@ def save(serialization: Any, original: Original, *args: Any, **kwargs: Any) -> A
     """In place of torch.save."""
     if write_queue.writes():
         return original(*args, **kwargs)
-    told = _arguments(args, kwargs)
-    if told is None or isinstance(told["f"], (bytes, int)) or _is_in_memory(told["f"]):
+    arguments = _arguments(args, kwargs)
+    if (
+        arguments is None
+        or isinstance(arguments["f"], (bytes, int))
+        or _is_in_memory(arguments["f"])
+    ):
         return original(*args, **kwargs)
-    if not isinstance(told["f"], (str, os.PathLike)):
-        return save_synchronously(OPEN_FILE, told["f"], original, *args, **kwargs)
-    if write_queue.busy():  # a signal came while we were at work
-        return save_synchronously(NESTED, told["f"], original, *args, **kwargs)
-    with write_queue.at_work():
-        why = _unsupported_reason(told) or _save_in_background(serialization, **told)
-    if why is not None:
-        return save_synchronously(why, told["f"], original, *args, **kwargs)
+    if not isinstance(arguments["f"], (str, os.PathLike)):
+        return save_synchronously(OPEN_FILE, arguments["f"], original, *args, **kwargs)
+    if write_queue.in_save():  # a signal came while we were at work
+        return save_synchronously(NESTED, arguments["f"], original, *args, **kwargs)
+    with write_queue.internal():
+        reason = _unsupported_reason(arguments) or _save_in_background(serialization, **arguments)
+    if reason is not None:
+        return save_synchronously(reason, arguments["f"], original, *args, **kwargs)
     write_queue.raise_failed()  # of an earlier one; this one is on its way
     return None
 
 
 def save_synchronously(
-    why: CannotStage, target: Any, original: Original, *args: Any, **kwargs: Any
+    reason: CannotStage, target: Any, original: Original, *args: Any, **kwargs: Any
 ) -> Any:
     """The call as it is without us, after all that came before it; counted."""
-    guard(HOOK, _note_synchronous, why, target)
+    guard(HOOK, _note_synchronous, reason, target)
     write_queue.wait("a plain save")
     result = original(*args, **kwargs)
     write_queue.raise_failed()
     return result
 
 
-def _note_synchronous(why: CannotStage, target: Any) -> None:
+def _note_synchronous(reason: CannotStage, target: Any) -> None:
     from headway.probe.hooks.checkpoint import path_of
 
     recorder.start()
-    recorder.emit("behind", path=path_of(target), why=str(why)[:200], code=why.code)
+    recorder.emit("behind", path=path_of(target), why=str(reason)[:200], code=reason.code)
 
 
 def _arguments(args: Any, kwargs: Any) -> dict[str, Any] | None:
@@ -311,19 +317,19 @@ def _is_in_memory(target: Any) -> bool:
     )
 
 
-def _unsupported_reason(told: dict[str, Any]) -> CannotStage | None:
+def _unsupported_reason(arguments: dict[str, Any]) -> CannotStage | None:
     if write_queue.closed:
         return ENDING
-    if not isinstance(os.fspath(told["f"]), str):
+    if not isinstance(os.fspath(arguments["f"]), str):
         return CannotStage("the path is not text", code="path-not-text")
-    if told["module"] is not pickle:
-        name = getattr(told["module"], "__name__", told["module"])
+    if arguments["module"] is not pickle:
+        name = getattr(arguments["module"], "__name__", arguments["module"])
         return CannotStage(f"pickle_module is {name}", code="pickle-module-not-supported")
-    if not told["zipped"]:
+    if not arguments["zipped"]:
         return CannotStage("the old format is asked for", code="format-not-supported")
     if _dispatch_mode_on():
         return CannotStage("a torch dispatch mode is on", code="dispatch-mode-on")
-    return rename_unsafe_reason(_real_path(told["f"]))
+    return rename_unsafe_reason(_real_path(arguments["f"]))
 
 
 def _dispatch_mode_on() -> bool:
@@ -342,52 +348,52 @@ def _save_in_background(
     """Take the image and queue it; else why not, and nothing has happened."""
     start = monotonic_ns()
     path = _real_path(f)
-    beside, image, job = None, None, None
+    atomic, storages, job = None, None, None
     try:
-        beside = atomic_file.AtomicFile(path)
-        image = _copy_storages(pickle_records(serialization, obj, protocol, no_byteorder))
-        opened = serialization._open_zipfile_writer(beside.path)
-        write = _write_function(beside, image, opened)
-        size = sum(size for _, _, size in image.kept)
+        atomic = atomic_file.AtomicFile(path)
+        storages = _copy_storages(pickle_records(serialization, obj, protocol, no_byteorder))
+        opened = serialization._open_zipfile_writer(atomic.path)
+        write = _write_function(atomic, storages, opened)
+        size = sum(size for _, _, size in storages.records)
         job = BackgroundSave(
             path, "torch.save", size, write, step_clock.steps, monotonic_ns() - start
         )
         write_queue.submit(job)
     except BaseException as error:
         if job not in write_queue.pending:
-            _discard(beside, image)
+            _discard(atomic, storages)
         if isinstance(error, CannotStage):
             return error.with_traceback(None)  # whose frames hold the state
         if not isinstance(error, Exception) or raised_by_user(error):
             raise
         return copy_failed(error)
     if write_queue.pending[:1] != [job]:
-        guard(HOOK, image.drain_ahead)
+        guard(HOOK, storages.drain_ahead)
     return None
 
 
 def _write_function(
-    beside: atomic_file.AtomicFile, image: StorageCopy, opened: Any
+    atomic: atomic_file.AtomicFile, storages: StorageCopy, opened: Any
 ) -> Callable[[], None]:
     def write() -> None:
         try:
-            image.drain()
+            storages.drain()
             with opened as zipped:
-                for name, data, size in image.kept:
+                for name, data, size in storages.records:
                     zipped.write_record(name, data, size)
-            beside.commit()
+            atomic.commit()
         finally:
-            _discard(beside, image)
-        atomic_file.remove_abandoned(beside.parent)
+            _discard(atomic, storages)
+        atomic_file.remove_abandoned(atomic.parent)
 
     return write
 
 
-def _discard(beside: atomic_file.AtomicFile | None, image: StorageCopy | None) -> None:
-    if beside is not None:
-        beside.drop()
-    if image is not None:
-        image.free(write_queue.pool)
+def _discard(atomic: atomic_file.AtomicFile | None, storages: StorageCopy | None) -> None:
+    if atomic is not None:
+        atomic.discard()
+    if storages is not None:
+        storages.free(write_queue.pool)
 
 
 def _copy_storages(records: Any) -> StorageCopy:
@@ -405,13 +411,13 @@ def _copy_storages(records: Any) -> StorageCopy:
 def rename_unsafe_reason(target: str) -> CannotStage | None:
     """Why a rename would not do what writing into this file does."""
     try:
-        found = os.stat(target)
+        status = os.stat(target)
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return CannotStage("the target is no ordinary file", code="not-a-regular-file")
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         return CannotStage("the file has a second name", code="several-links")
-    if found.st_uid != os.geteuid() or not os.access(target, os.W_OK):
+    if status.st_uid != os.geteuid() or not os.access(target, os.W_OK):
         return CannotStage("the file is another's, or may not be written", code="not-writable")
     return None

@@ -35,7 +35,7 @@ class MemoryPool:
                 return None
         return mmap.mmap(-1, max(size, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
-    def give(self, piece: mmap.mmap) -> None:
+    def put_back(self, piece: mmap.mmap) -> None:
         """It may be filled again."""
         self._free.append(piece)
         del self._free[:-MAX_FREE_PIECES]
@@ -48,22 +48,23 @@ def fits_in_memory(size: int) -> bool:
 
 def available_memory() -> int:
     """Bytes that are left to this process: of the machine, or of the container around it."""
-    found = [int(_field("/proc/meminfo", "MemAvailable:") or 0) * 1024]
+    limits = [int(_field("/proc/meminfo", "MemAvailable:") or 0) * 1024]
     for folder in _cgroups():
         limit = _read_text(os.path.join(folder, "memory.max"))
         if limit.isdecimal():
             used = int(_read_text(os.path.join(folder, "memory.current")) or 0)
             cached = int(_field(os.path.join(folder, "memory.stat"), "inactive_file") or 0)
-            found.append(max(int(limit) - used + cached, 0))
-    return min(found)
+            limits.append(max(int(limit) - used + cached, 0))
+    return min(limits)
 
 
 def _cgroups() -> list[str]:
     """The control group of this process and those above it."""
-    own = next(
-        (one for one in _read_text("/proc/self/cgroup").split("\n") if one[:3] == "0::"), "0::/"
+    line = next(
+        (entry for entry in _read_text("/proc/self/cgroup").split("\n") if entry[:3] == "0::"),
+        "0::/",
     )
-    parts = own[3:].strip("/").split("/")
+    parts = line[3:].strip("/").split("/")
     return [os.path.join(CGROUPS, *parts[:depth]) for depth in range(len(parts) + 1)]
 
 
@@ -93,7 +94,7 @@ class StagingBuffer:
     size: int
     state: str = EMPTY
     step: int = -1
-    told: dict[str, Any] = field(default_factory=dict)  # by the rank: where what is in it
+    contents: dict[str, Any] = field(default_factory=dict)  # by the rank: where what is in it
 
     @cached_property
     def view(self) -> memoryview:
@@ -102,27 +103,27 @@ class StagingBuffer:
 
     def public(self) -> dict[str, Any]:
         """What a rank that comes back needs to read it."""
-        return {"state": self.state, "step": self.step, **self.told}
+        return {"state": self.state, "step": self.step, **self.contents}
 
 
 class BufferSet:
     """All of a rank's, of one size."""
 
     def __init__(self) -> None:
-        self.all: list[StagingBuffer] = []
+        self.buffers: list[StagingBuffer] = []
 
     def reserve(self, count: int, size: int) -> None:
         """Room for that many; what is there stays if it fits."""
-        if [image.size for image in self.all] == [size] * count:
+        if [buffer.size for buffer in self.buffers] == [size] * count:
             return
         self.close()
-        self.all = [StagingBuffer(_create_memory(size), size) for _ in range(count)]
+        self.buffers = [StagingBuffer(_create_memory(size), size) for _ in range(count)]
 
     def close(self) -> None:
         """Let go of them; a write that is under way has its view."""
-        for image in self.all:
-            os.close(image.descriptor)
-        self.all = []
+        for buffer in self.buffers:
+            os.close(buffer.descriptor)
+        self.buffers = []
 
 
 def map_memory(descriptor: int) -> memoryview:

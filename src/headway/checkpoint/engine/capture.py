@@ -43,34 +43,38 @@ class StateCapture:
     """Of one rank's tensors; one image at a time."""
 
     def __init__(
-        self, optimizers: Sequence[Optimizer], images: int, modules: Sequence[nn.Module] = ()
+        self, optimizers: Sequence[Optimizer], buffers: int, modules: Sequence[nn.Module] = ()
     ) -> None:
         self._devices: dict[torch.device, DeviceTensors] = {}
         inner = dict.fromkeys(map(_innermost, optimizers))
-        optimizers = [one for one in inner if hasattr(one, PRE_HOOKS)]  # others step unseen
-        self._optimizers = [one for one in optimizers if not _is_fused(one)]
+        optimizers = [
+            optimizer for optimizer in inner if hasattr(optimizer, PRE_HOOKS)
+        ]  # others step unseen
+        self._optimizers = [optimizer for optimizer in optimizers if not _is_fused(optimizer)]
         # Whether hooks have told of a step since the last image, or ever, or of one in a graph.
-        self._stepped = self._ever_stepped = self._captured = False
-        self._is_changed_past = False  # what optimizers own was changed by something else before
+        self._stepped = self._ever_stepped = self._in_graph = False
+        self._modified_outside_optimizer = (
+            False  # what optimizers own was changed by something else before
+        )
         self._host = HostTensors()
         self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
-        self.tracker = RowTracker(optimizers, images, modules, self._fence_devices)
-        self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self.tracker = RowTracker(optimizers, buffers, modules, self._fence_devices)
+        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
-        self._ended = False
-        self._asked.put(self._prepare)
+        self._ending = False
+        self._tasks.put(self._prepare)
         self._thread = TorchThread(
-            self._work, name="headway-checkpoint", patience_s=PATIENCE_S, ask=self._end
+            self._work, name="headway-checkpoint", patience_s=PATIENCE_S, on_stop=self._end
         )
         self._thread.start()
 
-    def take(
+    def capture(
         self,
-        image: int,
+        buffer: int,
         tensors: Sequence[Tensor],
         views: Sequence[Tensor],
-        whole: OnCaptured,
+        on_captured: OnCaptured,
         written: bool = True,
         by_rows: bool = True,
     ) -> None:
@@ -82,26 +86,26 @@ class StateCapture:
         self.wait()
         try:
             with torch.inference_mode(False):  # what is kept is used outside of that, too
-                job = self._begun(image, tensors, views, whole, written, by_rows)
+                task = self._start(buffer, tensors, views, on_captured, written, by_rows)
         except BaseException as error:
-            self._void(self.tracker.tables.values(), self._devices.values())
-            whole(False, [])
+            self._invalidate(self.tracker.tables.values(), self._devices.values())
+            on_captured(False, [])
             if not isinstance(error, Exception):
                 raise
             _warn(error)
         else:
             self._idle.clear()
-            if self._ended:  # the process ends, and saves once more
-                self._do(job)
+            if self._ending:  # the process ends, and saves once more
+                self._do(task)
             else:
-                self._asked.put(job)
+                self._tasks.put(task)
 
-    def _begun(
+    def _start(
         self,
-        image: int,
+        buffer: int,
         tensors: Sequence[Tensor],
         views: Sequence[Tensor],
-        whole: OnCaptured,
+        on_captured: OnCaptured,
         written: bool,
         by_rows: bool,
     ) -> Callable[[], None]:
@@ -119,28 +123,28 @@ class StateCapture:
                 on_devices.setdefault(tensor.device, {})[number] = tensor
             else:
                 on_host[number] = tensor
-        lists = {rows: rows.changes() if written else None for rows in places}
-        for rows, found in places.items():
-            if not rows.begin(image, [found[part.data_ptr()] for part in rows.tensors]):
+        lists = {rows: rows.take_changes() if written else None for rows in places}
+        for rows, part_views in places.items():
+            if not rows.start_copy(buffer, [part_views[part.data_ptr()] for part in rows.tensors]):
                 for number in numbers[rows]:
                     on_devices.setdefault(tensors[number].device, {})[number] = tensors[number]
-        late = self._stepped and not self._captured and not self._is_changed_past
-        owned = self._fixed(tensors) if late else set()
+        can_defer = self._stepped and not self._in_graph and not self._modified_outside_optimizer
+        owned = self._changed_by_step_only(tensors) if can_defer else set()
         self._host.begin(on_host, views, owned)
         fixed = tracked.keys() | owned
-        known = self._ever_stepped or not self._optimizers  # what a step needs of a GPU
+        can_copy = self._ever_stepped or not self._optimizers  # what a step needs of a GPU
         self._stepped = False
         for device in on_devices.keys() - self._devices.keys():
             self._devices[device] = DeviceTensors(device)
-        for device, images in self._devices.items():
-            images.begin(on_devices.get(device, {}), views, fixed, copies=known)
+        for device, device_tensors in self._devices.items():
+            device_tensors.begin(on_devices.get(device, {}), views, fixed, copies=can_copy)
         changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
-        return partial(self._bring, changes, list(self._devices.values()), whole)
+        return partial(self._finish, changes, list(self._devices.values()), on_captured)
 
-    def forget_images(self) -> None:
+    def invalidate_buffers(self) -> None:
         """There is other memory from now on: every image lacks everything."""
         for rows in self.tracker.tables.values():
-            rows.all_changed()
+            rows.mark_all_changed()
 
     @property
     def idle(self) -> bool:
@@ -154,19 +158,19 @@ class StateCapture:
     def close(self) -> None:
         """Nothing is tracked any more."""
         self.wait()
-        self._thread.leave()
+        self._thread.stop()
         self.tracker.close()
         for hook in self._fences:
             hook.remove()
 
     def _end(self) -> None:
         """After the image that is under way."""
-        self._ended = True
-        self._asked.put(None)
+        self._ending = True
+        self._tasks.put(None)
 
     def _fence(self, *_: Any) -> None:
         self._stepped = self._ever_stepped = True
-        self._captured = self._captured or is_capturing()
+        self._in_graph = self._in_graph or is_capturing()
         self._host.fence()
         self._fence_devices()
 
@@ -176,69 +180,69 @@ class StateCapture:
 
     def _prepare(self) -> None:
         """What the first image would wait for."""
-        for device in {tensor.device for tensor in self._of_optimizers() if tensor.is_cuda}:
-            _ = gpu_of(device).lanes
+        for device in {tensor.device for tensor in self._optimizer_tensors() if tensor.is_cuda}:
+            _ = gpu_of(device).transfer
 
-    def _fixed(self, tensors: Sequence[Tensor]) -> set[int]:
+    def _changed_by_step_only(self, tensors: Sequence[Tensor]) -> set[int]:
         """Of these, the numbers of those that nothing but an optimizer's step changes."""
-        owned = {tensor.data_ptr() for tensor in self._of_optimizers()}
+        owned = {tensor.data_ptr() for tensor in self._optimizer_tensors()}
         return {number for number, tensor in enumerate(tensors) if tensor.data_ptr() in owned}
 
-    def _of_optimizers(self) -> list[Tensor]:
-        found: list[Tensor] = []
+    def _optimizer_tensors(self) -> list[Tensor]:
+        tensors: list[Tensor] = []
         for optimizer in self._optimizers:
-            found += [p for group in optimizer.param_groups for p in group["params"]]
+            tensors += [p for group in optimizer.param_groups for p in group["params"]]
             for state in optimizer.state.values():
-                found += [value for value in state.values() if isinstance(value, Tensor)]
-        found = [getattr(tensor, "_local_tensor", tensor) for tensor in found]
-        return [tensor for tensor in found if tensor.layout is torch.strided]
+                tensors += [value for value in state.values() if isinstance(value, Tensor)]
+        tensors = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+        return [tensor for tensor in tensors if tensor.layout is torch.strided]
 
-    def _bring(
+    def _finish(
         self,
         tables: list[tuple[Table, list[int], list[Tensor] | None]],
         devices: list[DeviceTensors],
-        whole: OnCaptured,
+        on_captured: OnCaptured,
     ) -> None:
         good, changed = False, []
         try:
             for rows, _, _ in tables:
                 rows.prepare()
-            settled = self._host.drain()
+            consistent = self._host.drain()
             for device in devices:
-                settled = device.drain() and settled
-            self._is_changed_past = self._is_changed_past or not settled
+                consistent = device.drain() and consistent
+            self._modified_outside_optimizer = self._modified_outside_optimizer or not consistent
             for rows, numbers, lists in tables:
-                rows.finish()
-                found = None if lists is None else rows.ids(lists)
-                if found is not None and found.numel() <= MAX_CHANGED_SHARE * rows.count:
-                    changed.append(ChangedRows(numbers, found))
-            settled = self.tracker.settled() and settled
-            good, self.tracker.torn = settled and not self.tracker.torn, False
+                rows.finish_copy()
+                ids = None if lists is None else rows.ids(lists)
+                if ids is not None and ids.numel() <= MAX_CHANGED_SHARE * rows.count:
+                    changed.append(ChangedRows(numbers, ids))
+            consistent = self.tracker.is_consistent() and consistent
+            good, self.tracker.invalidated = consistent and not self.tracker.invalidated, False
         finally:
             if not good:
-                self._void([rows for rows, _, _ in tables], devices)
-            whole(good, changed)
+                self._invalidate([rows for rows, _, _ in tables], devices)
+            on_captured(good, changed)
 
-    def _void(self, tables: Iterable[Table], devices: Iterable[DeviceTensors]) -> None:
+    def _invalidate(self, tables: Iterable[Table], devices: Iterable[DeviceTensors]) -> None:
         """Nobody knows what is in the image, and no optimizer has to wait for it."""
         for rows in tables:
-            rows.give_up()
-            rows.drop()
-            rows.all_changed()
-        self._host.give_up()
+            rows.abandon()
+            rows.clear()
+            rows.mark_all_changed()
+        self._host.abandon()
         for device in devices:
-            device.give_up()
+            device.abandon()
 
     def _work(self) -> None:
         while True:
-            asked = self._asked.get()
-            if asked is None:
+            task = self._tasks.get()
+            if task is None:
                 return
-            self._do(asked)
+            self._do(task)
 
-    def _do(self, asked: Callable[[], None]) -> None:
+    def _do(self, task: Callable[[], None]) -> None:
         try:
-            asked()
+            task()
         except Exception as error:  # the image was said to be bad; the next may be good
             _warn(error)
         finally:

@@ -28,18 +28,22 @@ class HostTensors:
         self._copied.set()
         self._pairs: list[tuple[Tensor, Tensor, int]] = []  # to, from, and the changes it has seen
 
-    def begin(self, tensors: dict[int, Tensor], views: Sequence[Tensor], fixed: set[int]) -> None:
+    def begin(
+        self, tensors: dict[int, Tensor], views: Sequence[Tensor], step_only: set[int]
+    ) -> None:
         """From now on the views become what the tensors are at this moment.
 
         `fixed`: those that nothing changes before the next optimizer step.
         """
-        later = {
-            n for n, tensor in tensors.items() if n in fixed and tensor.nbytes >= DEFERRED_MIN_BYTES
+        deferred = {
+            n
+            for n, tensor in tensors.items()
+            if n in step_only and tensor.nbytes >= DEFERRED_MIN_BYTES
         }
-        now = [n for n in tensors if n not in later]
-        if now:
-            torch._foreach_copy_([views[n] for n in now], [tensors[n] for n in now])
-        self._pairs = [(views[n], tensors[n], tensors[n]._version) for n in sorted(later)]
+        immediate = [n for n in tensors if n not in deferred]
+        if immediate:
+            torch._foreach_copy_([views[n] for n in immediate], [tensors[n] for n in immediate])
+        self._pairs = [(views[n], tensors[n], tensors[n]._version) for n in sorted(deferred)]
         if self._pairs:
             self._copied.clear()
 
@@ -48,12 +52,14 @@ class HostTensors:
         pairs, self._pairs = self._pairs, []
         try:
             if pairs:
-                torch._foreach_copy_([to for to, _, _ in pairs], [source for _, source, _ in pairs])
+                torch._foreach_copy_(
+                    [target for target, _, _ in pairs], [source for _, source, _ in pairs]
+                )
             return all(source._version == version for _, source, version in pairs)
         finally:
-            self.give_up()
+            self.abandon()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Nobody wants it any more."""
         self._pairs = []
         self._copied.set()
@@ -71,8 +77,8 @@ class DeviceTensors:
 
     def __init__(self, device: torch.device) -> None:
         self._gpu = gpu_of(device)
-        self._aside: dict[int, Tensor] = {}  # by the number of the tensor; used again
-        self._copies = True
+        self._gpu_copies: dict[int, Tensor] = {}  # by the number of the tensor; used again
+        self._may_copy = True
         self._copied: Any = None
         self._drained = threading.Event()  # what is read from the tensors themselves
         self._drained.set()
@@ -83,7 +89,7 @@ class DeviceTensors:
         self,
         tensors: dict[int, Tensor],
         views: Sequence[Tensor],
-        fixed: Set[int],
+        step_only: Set[int],
         *,
         copies: bool = True,
     ) -> None:
@@ -92,36 +98,36 @@ class DeviceTensors:
         `fixed`: those that nothing changes without a fence before. `copies`: whether it is known
         what memory the training needs, so that copies on the GPU may have the rest.
         """
-        self._copies = copies
-        for number in self._aside.keys() - tensors.keys():
-            del self._aside[number]  # its rows are gathered by now
-        direct = set() if self._has_room(tensors) else fixed & tensors.keys()
+        self._may_copy = copies
+        for number in self._gpu_copies.keys() - tensors.keys():
+            del self._gpu_copies[number]  # its rows are gathered by now
+        direct = set() if self._has_room(tensors) else step_only & tensors.keys()
         direct = {number for number in direct if tensors[number].is_contiguous()}
-        aside = {n: t for n, t in tensors.items() if n not in direct}
-        if not self._has_room(aside):
-            self._copy([(views[n], tensor) for n, tensor in aside.items()])
-            aside = {}
-        if aside:
-            torch._foreach_copy_([self._aside[n] for n in aside], list(aside.values()))
-        self._copied = self._gpu.moment()
+        copied = {n: t for n, t in tensors.items() if n not in direct}
+        if not self._has_room(copied):
+            self._copy([(views[n], tensor) for n, tensor in copied.items()])
+            copied = {}
+        if copied:
+            torch._foreach_copy_([self._gpu_copies[n] for n in copied], list(copied.values()))
+        self._copied = self._gpu.record_event()
         self._pairs = [(views[n], tensors[n]) for n in direct]
-        self._pairs += [(views[n], self._aside[n]) for n in aside]
+        self._pairs += [(views[n], self._gpu_copies[n]) for n in copied]
         self._direct = [(tensors[n], tensors[n]._version) for n in direct]
         if direct:
             self._drained.clear()
 
     def _has_room(self, tensors: dict[int, Tensor]) -> bool:
         """Whether there is memory aside for each from now on."""
-        new = {n: tensor for n, tensor in tensors.items() if n not in self._aside}
-        if not new:
+        missing = {n: tensor for n, tensor in tensors.items() if n not in self._gpu_copies}
+        if not missing:
             return True
-        needed = sum(tensor.nbytes for tensor in new.values()) * FREE_MEMORY_FACTOR
-        if not self._copies or needed > self._gpu.free():
+        needed = sum(tensor.nbytes for tensor in missing.values()) * FREE_MEMORY_FACTOR
+        if not self._may_copy or needed > self._gpu.free_bytes():
             return False
         try:
-            self._aside |= {
+            self._gpu_copies |= {
                 n: torch.empty_like(tensor, memory_format=torch.contiguous_format)
-                for n, tensor in new.items()
+                for n, tensor in missing.items()
             }
         except torch.OutOfMemoryError:  # in pieces that are too small
             return False
@@ -129,7 +135,9 @@ class DeviceTensors:
 
     def _copy(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         """Now, to the host."""
-        self._gpu.lanes.to_host([p for p in pairs if p[1].is_contiguous()], self._gpu.moment())
+        self._gpu.transfer.to_host(
+            [p for p in pairs if p[1].is_contiguous()], self._gpu.record_event()
+        )
         for view, tensor in pairs:
             if not tensor.is_contiguous():
                 view.copy_(tensor)
@@ -137,12 +145,12 @@ class DeviceTensors:
     def drain(self) -> bool:
         """To the host; False if something was changed meanwhile, past its optimizer."""
         try:
-            self._gpu.lanes.to_host(self._pairs, self._copied)
+            self._gpu.transfer.to_host(self._pairs, self._copied)
             return all(tensor._version == version for tensor, version in self._direct)
         finally:
-            self.give_up()
+            self.abandon()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Nobody wants it any more."""
         self._pairs, self._direct = [], []
         self._drained.set()

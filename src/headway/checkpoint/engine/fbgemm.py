@@ -44,84 +44,86 @@ class FbgemmTables:
     """One module with several tables, and what it keeps of each row."""
 
     def __init__(
-        self, module: Any, changing: OnRowChange, resetting: OnTables, lost: OnTables
+        self, module: Any, on_change: OnRowChange, on_reset: OnTables, on_lost: OnTables
     ) -> None:
         self._module = module
-        self._changing, self._resetting, self._lost = changing, resetting, lost
+        self._on_change, self._on_reset, self._on_lost = on_change, on_reset, on_lost
         self.tables: list[Tensor] = self._module.split_embedding_weights()
         states = self._module.split_optimizer_states() or [[] for _ in self.tables]
-        self.kept: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
-        self._of_features = [self.tables[number] for number in self._module.feature_table_map]
+        self.row_state: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
+        self._feature_tables = [self.tables[number] for number in self._module.feature_table_map]
         # On a GPU, of each table: the ages of all, and where among them are those of its rows.
         self.shared: dict[Tensor, tuple[RowVersions, int]] = {}
         if on_gpu(self.tables[0]):
-            self._share()
-        _WATCHED.setdefault(module, []).append(self)
+            self._share_versions()
+        _INSTANCES.setdefault(module, []).append(self)
         self._hook = module.register_forward_hook(_on_lookup, with_kwargs=True)
         _hook_resets(type(module))
 
     def close(self) -> None:
         """It is not looked at any more."""
         self._hook.remove()
-        _WATCHED[self._module].remove(self)
+        _INSTANCES[self._module].remove(self)
 
-    def looked_up(self, given: dict[str, Any], found: Any) -> None:
+    def on_lookup(self, arguments: dict[str, Any], result: Any) -> None:
         """Rows that will be changed if the gradient of what was found comes back."""
         if is_capturing():
-            self._lost(self.tables)  # what is replayed tells nobody
+            self._on_lost(self.tables)  # what is replayed tells nobody
         else:
-            found.register_hook(partial(self._will_change, given))
+            result.register_hook(partial(self._will_change, arguments))
 
-    def resetting(self) -> None:
+    def on_reset(self) -> None:
         """As when rows are given to other ids: they are changed, and nobody has looked them up."""
-        self._resetting(self.tables)
+        self._on_reset(self.tables)
 
-    def _will_change(self, given: dict[str, Any], _: Tensor) -> None:
-        ids, offsets = given["indices"].detach(), given["offsets"].detach()
+    def _will_change(self, arguments: dict[str, Any], _: Tensor) -> None:
+        ids, offsets = arguments["indices"].detach(), arguments["offsets"].detach()
         if not ids.numel():
             return
-        batches = given.get("batch_size_per_feature_per_rank")
-        sizes = None if batches is None else [sum(of_ranks) for of_ranks in batches]
-        ends = _feature_ends(offsets, len(self._of_features), sizes)
+        batches = arguments.get("batch_size_per_feature_per_rank")
+        sizes = None if batches is None else [sum(sizes_of_ranks) for sizes_of_ranks in batches]
+        ends = _feature_ends(offsets, len(self._feature_tables), sizes)
         if self.shared:
             try:
-                self._changing(dict.fromkeys(self.tables, self._among_all(ids, ends)))
+                self._on_change(dict.fromkeys(self.tables, self._global_ids(ids, ends)))
             except torch.OutOfMemoryError:
-                self._resetting(self.tables)
+                self._on_reset(self.tables)
             return
-        found: dict[Tensor, list[Tensor]] = {}
+        table_ids: dict[Tensor, list[Tensor]] = {}
         for table, (begin, end) in zip(
-            self._of_features, itertools.pairwise([0, *ends.tolist()]), strict=True
+            self._feature_tables, itertools.pairwise([0, *ends.tolist()]), strict=True
         ):
-            found.setdefault(table, []).append(_valid_ids(ids[begin:end].long(), len(table)))
-        self._changing({table: torch.cat(lists) for table, lists in found.items()})
+            table_ids.setdefault(table, []).append(_valid_ids(ids[begin:end].long(), len(table)))
+        self._on_change({table: torch.cat(lists) for table, lists in table_ids.items()})
 
-    def _share(self) -> None:
+    def _share_versions(self) -> None:
         *starts, count = itertools.accumulate(map(len, self.tables), initial=0)
         device = self.tables[0].device
-        ages = RowVersions(count, device)
-        self.shared = {at: (ages, start) for at, start in zip(self.tables, starts, strict=True)}
-        about = [[self.shared[table][1], len(table)] for table in self._of_features]
-        self._about = torch.tensor(about, device=device)
+        versions = RowVersions(count, device)
+        self.shared = {
+            table: (versions, start) for table, start in zip(self.tables, starts, strict=True)
+        }
+        rows = [[self.shared[table][1], len(table)] for table in self._feature_tables]
+        self._feature_rows = torch.tensor(rows, device=device)
 
-    def _among_all(self, ids: Tensor, ends: Tensor) -> Tensor:
+    def _global_ids(self, ids: Tensor, ends: Tensor) -> Tensor:
         """As numbers among the rows of all tables: which is whose is known to the GPU alone."""
-        place = torch.arange(len(ids), device=ids.device, dtype=ends.dtype)
-        feature = torch.searchsorted(ends.contiguous(), place, right=True)
-        start, count = self._about[feature.clamp_(max=len(self._about) - 1)].unbind(1)
+        position = torch.arange(len(ids), device=ids.device, dtype=ends.dtype)
+        feature = torch.searchsorted(ends.contiguous(), position, right=True)
+        start, count = self._feature_rows[feature.clamp_(max=len(self._feature_rows) - 1)].unbind(1)
         return start + _valid_ids(ids.long(), count)
 
 
 # By module, and not in it: a copy of a module, or one that comes from a file, is nobody's.
-_WATCHED: WeakKeyDictionary[nn.Module, list[FbgemmTables]] = WeakKeyDictionary()
+_INSTANCES: WeakKeyDictionary[nn.Module, list[FbgemmTables]] = WeakKeyDictionary()
 _HOOKED_CLASSES: set[type] = set()  # whose resets are told
 
 
-def _on_lookup(module: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
-    if found.requires_grad:
-        given = dict(zip(FORWARD_ARGUMENTS, args, strict=False)) | named
-        for one in tuple(_WATCHED.get(module, ())):
-            one.looked_up(given, found)
+def _on_lookup(module: nn.Module, args: tuple[Any, ...], named: Any, result: Any) -> None:
+    if result.requires_grad:
+        arguments = dict(zip(FORWARD_ARGUMENTS, args, strict=False)) | named
+        for instance in tuple(_INSTANCES.get(module, ())):
+            instance.on_lookup(arguments, result)
 
 
 def _hook_resets(kind: Any) -> None:
@@ -133,8 +135,8 @@ def _hook_resets(kind: Any) -> None:
 
     @wraps(reset)
     def resetting(module: nn.Module, *args: Any, **named: Any) -> Any:
-        for one in tuple(_WATCHED.get(module, ())):
-            one.resetting()
+        for instance in tuple(_INSTANCES.get(module, ())):
+            instance.on_reset()
         return reset(module, *args, **named)
 
     setattr(kind, RESET_METHOD, resetting)
@@ -144,13 +146,13 @@ def trackable_modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """Those whose tables can be tracked, each once."""
     if _has_compiled():  # what is compiled does not ask for new hooks
         return
-    seen: set[nn.Module] = set()
+    yielded: set[nn.Module] = set()
     for root in roots:
         if any(_is_a(module, COLLECTIVE_MODULE) for module in root.modules()):
             continue
         for module in _all_modules(root):
-            if module not in seen and _is_trackable(module):
-                seen.add(module)
+            if module not in yielded and _is_trackable(module):
+                yielded.add(module)
                 yield module
 
 

@@ -27,104 +27,109 @@ class PinnedTransfer:
     """Of one GPU."""
 
     def __init__(
-        self, device: torch.device, lanes: int = TRANSFER_THREADS, piece: int = PINNED_BUFFER_BYTES
+        self,
+        device: torch.device,
+        threads: int = TRANSFER_THREADS,
+        block_bytes: int = PINNED_BUFFER_BYTES,
     ) -> None:
         self.device = device
-        self.piece = piece
+        self.block_bytes = block_bytes
         pinned = device.type == "cuda"
         self._buffers = [
-            torch.empty(piece, dtype=torch.uint8, pin_memory=pinned) for _ in range(lanes)
+            torch.empty(block_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(threads)
         ]
         cuda: Any = torch.cuda  # whose classes have no types
-        self._streams = [cuda.Stream(device) if pinned else None for _ in range(lanes)]
-        self._free = threading.Lock()
+        self._streams = [cuda.Stream(device) if pinned else None for _ in range(threads)]
+        self._lock = threading.Lock()
 
     def to_host(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any = None) -> None:
         """Each first one becomes the second, which is on the GPU; returns when it is there.
 
         `after`: an event on the GPU that comes before the first byte is read.
         """
-        self._bring(byte_blocks(pairs, self.piece), after, self._down)
+        self._transfer(byte_blocks(pairs, self.block_bytes), after, self._copy_to_host)
 
     def to_device(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Each first one, which is on the GPU, becomes the second; returns when it is there."""
-        self._bring(byte_blocks(pairs, self.piece), None, self._up)
+        self._transfer(byte_blocks(pairs, self.block_bytes), None, self._copy_to_device)
 
     def to_rows(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], after: Any = None) -> None:
         """Of each first one the rows that the second names become the third, which is on the GPU.
 
         No row is longer than a buffer.
         """
-        self._bring(row_blocks(parts, self.piece), after, self._down_to_rows)
+        self._transfer(row_blocks(parts, self.block_bytes), after, self._copy_rows_to_host)
 
-    def _bring(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
-        with self._free:  # one at a time: the buffers are the same
-            self._bring_all(found, after, way)
+    def _transfer(self, blocks: Iterator[tuple[Tensor, ...]], after: Any, copy: Any) -> None:
+        with self._lock:  # one at a time: the buffers are the same
+            self._transfer_locked(blocks, after, copy)
 
-    def _bring_all(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
+    def _transfer_locked(self, blocks: Iterator[tuple[Tensor, ...]], after: Any, copy: Any) -> None:
         todo: queue.SimpleQueue[tuple[Tensor, ...] | None] = queue.SimpleQueue()
-        for piece in found:
-            todo.put(piece)
+        for block in blocks:
+            todo.put(block)
         failed: list[BaseException] = []
-        lanes = range(min(len(self._buffers), todo.qsize()))
-        for _ in lanes:
+        thread_numbers = range(min(len(self._buffers), todo.qsize()))
+        for _ in thread_numbers:
             todo.put(None)
         threads = [
-            threading.Thread(target=self._run, args=(lane, todo, after, way, failed), daemon=True)
-            for lane in lanes[1:]
+            threading.Thread(target=self._run, args=(lane, todo, after, copy, failed), daemon=True)
+            for lane in thread_numbers[1:]
         ]
         with contextlib.suppress(RuntimeError):  # when the process ends there are no more
             for thread in threads:
                 thread.start()
-        if lanes:  # the first one is this thread's: most often there is one piece
-            self._run(0, todo, after, way, failed)
+        if thread_numbers:  # the first one is this thread's: most often there is one piece
+            self._run(0, todo, after, copy, failed)
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
         if failed:
             raise failed[0]
 
-    def _run(self, lane: int, todo: Any, after: Any, way: Any, failed: list[BaseException]) -> None:
-        buffer, stream = self._buffers[lane], self._streams[lane]
+    def _run(
+        self, number: int, todo: Any, after: Any, copy: Any, failed: list[BaseException]
+    ) -> None:
+        buffer, stream = self._buffers[number], self._streams[number]
         try:
             with torch.no_grad(), torch.cuda.stream(stream):
                 if stream is not None and after is not None:
                     stream.wait_event(after)
-                while (piece := todo.get()) is not None and not failed:
-                    way(buffer, stream, *piece)
+                while (block := todo.get()) is not None and not failed:
+                    copy(buffer, stream, *block)
         except BaseException as error:
             failed.append(error)
 
     @staticmethod
-    def _down(buffer: Tensor, stream: Any, host: Tensor, there: Tensor) -> None:
-        part = buffer[: there.nbytes]
-        part.copy_(there, non_blocking=True)
+    def _copy_to_host(buffer: Tensor, stream: Any, host: Tensor, source: Tensor) -> None:
+        part = buffer[: source.nbytes]
+        part.copy_(source, non_blocking=True)
         if stream is not None:
             stream.synchronize()
         copy_bytes(host, part)
 
     @staticmethod
-    def _down_to_rows(
-        buffer: Tensor, stream: Any, host: Tensor, ids: Tensor, there: Tensor
+    def _copy_rows_to_host(
+        buffer: Tensor, stream: Any, host: Tensor, ids: Tensor, source: Tensor
     ) -> None:
-        part = buffer[: there.nbytes].view(there.dtype).view(there.shape)
-        part.copy_(there, non_blocking=True)
+        part = buffer[: source.nbytes].view(source.dtype).view(source.shape)
+        part.copy_(source, non_blocking=True)
         if stream is not None:
             stream.synchronize()
         put_rows(host, ids, part)
 
     @staticmethod
-    def _up(buffer: Tensor, stream: Any, there: Tensor, host: Tensor) -> None:
+    def _copy_to_device(buffer: Tensor, stream: Any, target: Tensor, host: Tensor) -> None:
         part = buffer[: host.nbytes]
         copy_bytes(part, host)
-        there.copy_(part, non_blocking=True)
+        target.copy_(part, non_blocking=True)
         if stream is not None:
             stream.synchronize()  # the buffer is needed again
 
 
-def copy_bytes(to: Tensor, source: Tensor) -> None:
+def copy_bytes(target: Tensor, source: Tensor) -> None:
     """By one thread, in which Python meanwhile does nothing: others may."""
-    ctypes.memmove(to.data_ptr(), source.data_ptr(), source.nbytes)
+    ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
 
 
 def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
@@ -132,16 +137,18 @@ def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
     if not HAS_NUMPY:
         table.index_copy_(0, ids, rows)
     elif rows.numel():
-        there, here = (one.view(torch.uint8).view(len(one), -1) for one in (table, rows))
-        there.numpy()[ids.numpy()] = here.numpy()
+        target, source = (
+            tensor.view(torch.uint8).view(len(tensor), -1) for tensor in (table, rows)
+        )
+        target.numpy()[ids.numpy()] = source.numpy()
 
 
 def byte_blocks(
     pairs: Sequence[tuple[Tensor, Tensor]], size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The bytes of each pair, in pieces; both tensors are contiguous."""
-    for one, other in pairs:
-        flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    for target, source in pairs:
+        flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source)]
         for at in range(0, len(flat[0]), size):
             yield flat[0][at : at + size], flat[1][at : at + size]
 
@@ -150,10 +157,10 @@ def row_blocks(
     parts: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """A few rows of each part at a time."""
-    for host, ids, there in parts:
-        count = size // max(1, there[:1].nbytes) or 1
+    for host, ids, source in parts:
+        count = size // max(1, source[:1].nbytes) or 1
         for at in range(0, len(ids), count):
-            yield host, ids[at : at + count], there[at : at + count]
+            yield host, ids[at : at + count], source[at : at + count]
 
 
 SPARE_SHARE = 0.05  # of a GPU's memory, that is left: it may be in pieces that are too small
@@ -165,20 +172,20 @@ class Gpu:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._lock = threading.Lock()
-        self._lanes: PinnedTransfer | None = None
+        self._pinned: PinnedTransfer | None = None
         self._cuda: Any = torch.cuda if device.type == "cuda" else None  # it has no types
         # Before others: what is gathered there is waited for by an optimizer.
         self._stream = self._cuda and self._cuda.Stream(device, priority=-1)
 
     @property
-    def lanes(self) -> PinnedTransfer:
+    def transfer(self) -> PinnedTransfer:
         """Made once, as memory that a GPU knows takes long to get."""
         with self._lock:
-            if self._lanes is None:
-                self._lanes = PinnedTransfer(self.device)
-            return self._lanes
+            if self._pinned is None:
+                self._pinned = PinnedTransfer(self.device)
+            return self._pinned
 
-    def moment(self) -> Any:
+    def record_event(self) -> Any:
         """This point of the stream that is used here; to be waited for on others."""
         if self._cuda is None:
             return None
@@ -186,23 +193,23 @@ class Gpu:
         event.record(self._cuda.current_stream(self.device))
         return event
 
-    def after(self, moment: Any) -> None:
+    def wait_event(self, event: Any) -> None:
         """What comes next on the stream that is used here comes after that; nobody waits for it."""
-        if moment is not None:
-            self._cuda.current_stream(self.device).wait_event(moment)
+        if event is not None:
+            self._cuda.current_stream(self.device).wait_event(event)
 
     @contextlib.contextmanager
-    def beside(self, moment: Any) -> Iterator[None]:
+    def side_stream(self, event: Any) -> Iterator[None]:
         """On a stream of its own, after that moment."""
         with torch.no_grad():
             if self._cuda is None:
                 yield
                 return
             with self._cuda.device(self.device), self._cuda.stream(self._stream):
-                self.after(moment)
+                self.wait_event(event)
                 yield
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that can still be had when the job needs again what it once needed."""
         free, total = torch.cuda.mem_get_info(self.device)
         held = torch.cuda.memory_reserved(self.device)

@@ -28,43 +28,51 @@ class RowTracker:
     def __init__(
         self,
         optimizers: Iterable[Optimizer],
-        images: int,
+        buffers: int,
         modules: Iterable[nn.Module] = (),
         fence: Callable[[], None] = lambda: None,
     ) -> None:
         """`fence`: before a fused table changes."""
-        self.images = images
+        self.buffers = buffers
         self._fence = fence
         self.tables: dict[Tensor, Table] = {}
-        self.torn = False  # a table was changed past its optimizer while an image was made of it
+        self.invalidated = (
+            False  # a table was changed past its optimizer while an image was made of it
+        )
         # Of parameters with sparse gradients only, and of fused tables: what is kept of each row.
-        self._kept: dict[Tensor, Callable[[], list[Tensor]]] = {}
+        self._row_states: dict[Tensor, Callable[[], list[Tensor]]] = {}
         self._dense: set[Tensor] = set()
         self._versions: dict[Tensor, list[int]] = {}  # of a table and what is kept of its rows
         self._stepping = False
         # That step, and the rows are known afterwards at the earliest: whether they are then.
         self._unsure: dict[Optimizer, bool] = {}
-        self._spoilt: set[Tensor] = set()  # they were changed past it while an image was made
+        self._invalid_tables: set[Tensor] = (
+            set()
+        )  # they were changed past it while an image was made
         self._hooks: dict[Optimizer, list[Any]] = {}
         for optimizer in optimizers:
             if _changes_gradient_rows_only(optimizer):
                 self._hook(optimizer)
         self._fused = [
-            fbgemm.FbgemmTables(module, self._fused_change, self._fused_reset, self._fused_lost)
+            fbgemm.FbgemmTables(
+                module, self._on_fused_change, self._on_fused_reset, self._on_fused_lost
+            )
             for module in fbgemm.trackable_modules(modules)
         ]
-        self._shared = {table: at for one in self._fused for table, at in one.shared.items()}
-        for one in self._fused:
-            for table, kept in one.kept.items():
-                self._kept[table] = partial(list, kept)
+        self._shared = {
+            table: at for module_tables in self._fused for table, at in module_tables.shared.items()
+        }
+        for module_tables in self._fused:
+            for table, row_state in module_tables.row_state.items():
+                self._row_states[table] = partial(list, row_state)
 
     def close(self) -> None:
         """Nothing is tracked any more."""
         for hooks in self._hooks.values():
             for hook in hooks:
                 hook.remove()
-        for one in self._fused:
-            one.close()
+        for module_tables in self._fused:
+            module_tables.close()
         self.tables.clear()
 
     def find(self, live: dict[int, Tensor]) -> dict[int, Table]:
@@ -75,12 +83,12 @@ class RowTracker:
         for optimizer in self._hooks:
             if not self._is_next_to_step(optimizer):
                 self._hook(optimizer)
-        places = {_memory_key(tensor): number for number, tensor in live.items()}
-        found: dict[int, Table] = {}
-        for table, kept in list(self._kept.items()):
-            known = [table, *kept()]
+        numbers = {_memory_key(tensor): number for number, tensor in live.items()}
+        rows_by_number: dict[int, Table] = {}
+        for table, row_state in list(self._row_states.items()):
+            table_tensors = [table, *row_state()]
             parts = [
-                part for part in known if _memory_key(part) in places
+                part for part in table_tensors if _memory_key(part) in numbers
             ]  # others save the others
             if not parts:
                 continue
@@ -88,22 +96,24 @@ class RowTracker:
             if rows is None or [_memory_key(t) for t in rows.tensors] != [
                 _memory_key(t) for t in parts
             ]:
-                rows = self.tables[table] = self._made(table, parts)
+                rows = self.tables[table] = self._make_rows(table, parts)
                 self._versions[table] = _versions(rows)
-            elif _versions(rows) != self._versions[table] and self._changed_past(table, rows):
+            elif _versions(rows) != self._versions[table] and self._modified_outside_optimizer(
+                table, rows
+            ):
                 continue
-            found.update({places[_memory_key(part)]: rows for part in parts})
-        return found
+            rows_by_number.update({numbers[_memory_key(part)]: rows for part in parts})
+        return rows_by_number
 
-    def settled(self) -> bool:
+    def is_consistent(self) -> bool:
         """By another thread: whether nothing was changed past its optimizer, up to now."""
-        for table, noted in list(self._versions.items()):
+        for table, versions in list(self._versions.items()):
             rows = self.tables.get(table)
-            changed = rows is not None and _versions(rows) != noted
-            stepped = self._stepping or self._versions.get(table) != noted
+            changed = rows is not None and _versions(rows) != versions
+            stepped = self._stepping or self._versions.get(table) != versions
             if changed and not stepped:
-                self._spoilt.add(table)
-        return self._spoilt.isdisjoint(self.tables)
+                self._invalid_tables.add(table)
+        return self._invalid_tables.isdisjoint(self.tables)
 
     def _hook(self, optimizer: Optimizer) -> None:
         """Hooks right before and right after the step: others may change what it steps with."""
@@ -128,76 +138,78 @@ class RowTracker:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._stepping = True
         # What is replayed tells nobody which rows it changes; a momentum may have been set.
-        lost = is_capturing() or not _changes_gradient_rows_only(optimizer)
+        untrackable = is_capturing() or not _changes_gradient_rows_only(optimizer)
         closure = named.get("closure", args[1] if len(args) > 1 else None)
         next_to_step = self._is_next_to_step(optimizer)
-        unsure = closure is not None or not next_to_step  # a closure makes the gradients
-        if unsure:
+        ids_unknown = closure is not None or not next_to_step  # a closure makes the gradients
+        if ids_unknown:
             self._unsure[optimizer] = next_to_step
         for parameter in _parameters(optimizer):
             grad = parameter.grad
-            if lost:
-                self._lost(parameter)
-            elif unsure:
-                self._will_change_any(parameter)
+            if untrackable:
+                self._stop_tracking(parameter)
+            elif ids_unknown:
+                self._before_any_change(parameter)
             elif grad is None:
-                self._will_change(parameter)
+                self._before_change(parameter)
             elif not grad.is_sparse:
-                self._lost(parameter)
+                self._stop_tracking(parameter)
             elif parameter not in self._dense:
-                self._kept.setdefault(parameter, partial(_row_state, optimizer, parameter))
-                self._will_change(parameter, grad._indices()[0])
+                self._row_states.setdefault(parameter, partial(_row_state, optimizer, parameter))
+                self._before_change(parameter, grad._indices()[0])
 
-    def _fused_change(self, found: dict[Tensor, Tensor]) -> None:
+    def _on_fused_change(self, changes: dict[Tensor, Tensor]) -> None:
         self._fence()
-        for table, ids in found.items():
-            self._will_change(table, ids)
+        for table, ids in changes.items():
+            self._before_change(table, ids)
 
-    def _fused_reset(self, tables: Iterable[Tensor]) -> None:
+    def _on_fused_reset(self, tables: Iterable[Tensor]) -> None:
         """Any of their rows may change now."""
         self._fence()
         for table in tables:
             rows = self.tables.get(table)
             if rows is not None:
-                rows.release()
-                rows.all_changed()
+                rows.allow_any_change()
+                rows.mark_all_changed()
 
-    def _fused_lost(self, tables: Iterable[Tensor]) -> None:
+    def _on_fused_lost(self, tables: Iterable[Tensor]) -> None:
         """From now on their rows may change unseen."""
         self._fence()
         for table in tables:
-            rows = self._forgotten(table)
-            self.torn = (rows is not None and rows.give_up()) or self.torn
+            rows = self._forget(table)
+            self.invalidated = (rows is not None and rows.abandon()) or self.invalidated
 
-    def _will_change(self, table: Tensor, ids: Tensor | None = None) -> None:
+    def _before_change(self, table: Tensor, ids: Tensor | None = None) -> None:
         """These rows of it; whether others were before, nobody could tell afterwards."""
         rows = self.tables.get(table)
         if rows is None:
             return
-        if _versions(rows) != self._versions[table] and self._changed_past(table, rows):
+        if _versions(rows) != self._versions[table] and self._modified_outside_optimizer(
+            table, rows
+        ):
             return
         if ids is not None:
-            rows.before(ids)
-            rows.changed(ids)
+            rows.copy_before_update(ids)
+            rows.mark_changed(ids)
 
-    def _will_change_any(self, table: Tensor) -> None:
-        self._will_change(table)
+    def _before_any_change(self, table: Tensor) -> None:
+        self._before_change(table)
         if (rows := self.tables.get(table)) is not None:
-            rows.release()
+            rows.allow_any_change()
 
     def _has_changed(self, optimizer: Optimizer, table: Tensor, *, known: bool) -> None:
         """`known`: by the gradient that is there after the step."""
         rows, grad = self.tables.get(table), table.grad
         if grad is not None and not grad.is_sparse:
-            self._lost(table)
+            self._stop_tracking(table)
         elif grad is not None and table not in self._dense:
-            self._kept.setdefault(table, partial(_row_state, optimizer, table))
+            self._row_states.setdefault(table, partial(_row_state, optimizer, table))
         if rows is None or _versions(rows) == self._versions.get(table):
             return
         if known and grad is not None and grad.is_sparse:
-            rows.changed(grad._indices()[0])
+            rows.mark_changed(grad._indices()[0])
         else:
-            rows.all_changed()
+            rows.mark_all_changed()
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         known = self._unsure.pop(optimizer, None)
@@ -208,33 +220,33 @@ class RowTracker:
                 self._versions[parameter] = _versions(self.tables[parameter])
         self._stepping = False
 
-    def _lost(self, parameter: Tensor) -> None:
+    def _stop_tracking(self, parameter: Tensor) -> None:
         """From now on any row of it may change."""
-        if parameter not in self._dense and (rows := self._forgotten(parameter)) is not None:
-            rows.release()
+        if parameter not in self._dense and (rows := self._forget(parameter)) is not None:
+            rows.allow_any_change()
 
-    def _forgotten(self, table: Tensor) -> Table | None:
+    def _forget(self, table: Tensor) -> Table | None:
         """It is tracked no more; what was known of it."""
         self._dense.add(table)
-        self._kept.pop(table, None)
+        self._row_states.pop(table, None)
         self._versions.pop(table, None)
         return self.tables.pop(table, None)
 
-    def _made(self, table: Tensor, parts: list[Tensor]) -> Table:
+    def _make_rows(self, table: Tensor, parts: list[Tensor]) -> Table:
         parts = [part.detach() for part in parts]
         if on_gpu(table):
-            return DeviceRows(parts, self.images, *self._shared.get(table, ()))
-        return HostRows(parts, self.images)
+            return DeviceRows(parts, self.buffers, *self._shared.get(table, ()))
+        return HostRows(parts, self.buffers)
 
-    def _changed_past(self, table: Tensor, rows: Table) -> bool:
+    def _modified_outside_optimizer(self, table: Tensor, rows: Table) -> bool:
         """Whether it has spoilt an image: then it may again, and the table is tracked no more."""
-        spoilt = rows.give_up() or table in self._spoilt
-        rows.all_changed()
+        invalid = rows.abandon() or table in self._invalid_tables
+        rows.mark_all_changed()
         self._versions[table] = _versions(rows)
-        if spoilt:
-            self.torn = True
-            self._lost(table)
-        return spoilt
+        if invalid:
+            self.invalidated = True
+            self._stop_tracking(table)
+        return invalid
 
 
 def _versions(rows: Table) -> list[int]:
@@ -254,8 +266,8 @@ def _changes_gradient_rows_only(optimizer: Optimizer) -> bool:
 
 def _row_state(optimizer: Optimizer, table: Tensor) -> list[Tensor]:
     state = optimizer.state.get(table, {})
-    kept = [state[name] for name in sorted(state) if isinstance(state[name], Tensor)]
-    return [tensor for tensor in kept if tensor.dim() and len(tensor) == len(table)]
+    tensors = [state[name] for name in sorted(state) if isinstance(state[name], Tensor)]
+    return [tensor for tensor in tensors if tensor.dim() and len(tensor) == len(table)]
 
 
 def _memory_key(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:

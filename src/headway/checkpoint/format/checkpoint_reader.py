@@ -290,7 +290,7 @@ class _RemoteFile:
 
     def bytes(self, at: int, size: int) -> memoryview:
         """Each time anew."""
-        return memoryview(self._where.stretch(self.name, at, size) if size else b"")
+        return memoryview(self._where.read_range(self.name, at, size) if size else b"")
 
     def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
         """By way of other memory."""

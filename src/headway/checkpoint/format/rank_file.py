@@ -67,12 +67,12 @@ def write_part(
         f"rank {rank} cannot write its part of the checkpoint to {where.url}"
     ):
         where.delete(part_name(rank))
-        out = where.open(data_name(rank))
+        out = where.create(data_name(rank))
         try:
             file = _write(out, data_name(rank), items, pace, packer, moved)
-            out.finish(sync=fsync)
+            out.commit(sync=fsync)
         except BaseException:
-            out.drop()
+            out.discard()
             raise
         part = RankPart(rank, file)
         where.write(part_name(rank), part_to_bytes(part))

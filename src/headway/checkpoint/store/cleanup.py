@@ -27,7 +27,7 @@ def sweep(
     where = open_place(store)
     at = time.time() if now is None else now
     with os_errors_as_save_failed(f"{where.url} cannot be swept"):
-        if not where.names():
+        if not where.list_names():
             return []
         if isinstance(where, LocalPlace):
             return _sweep_folder(where, at - old_s)
@@ -35,18 +35,18 @@ def sweep(
 
 
 def _sweep_folder(where: LocalPlace, before: float) -> list[str]:
-    with where.locked():
-        doomed = [name for name in where.names() if manifests.TRASH.fullmatch(name)]
-        for name in where.names():
+    with where.lock():
+        doomed = [name for name in where.list_names() if manifests.TRASH.fullmatch(name)]
+        for name in where.list_names():
             if manifests.DRAFT.fullmatch(name):
                 doomed += filter(None, [_trash_if_abandoned(where, name, before)])
             elif manifests.REPLACEMENT.fullmatch(name):
                 where.delete(name)
         commit.remove_abort_marks(where, before)
-        listed, _ = Store(where.url).listed()
+        listed, _ = Store(where.url).scan()
         doomed += _finish_replacements(where, listed)
         for one in listed:
-            for left in filter(is_draft_file, where.names(one.name)):
+            for left in filter(is_draft_file, where.list_names(one.name)):
                 where.delete(f"{one.name}/{left}")
     for name in doomed:
         where.delete_folder(name)
@@ -60,7 +60,7 @@ def _trash_if_abandoned(where: LocalPlace, name: str, before: float) -> str | No
     except (disk.Busy, FileNotFoundError, NotADirectoryError):
         return None
     except disk.NoLocks:
-        return move_to_trash(where, name) if where.changed(name) < before else None
+        return move_to_trash(where, name) if where.modified_at(name) < before else None
     try:
         return move_to_trash(where, name)
     finally:
@@ -85,15 +85,17 @@ def _finish_replacements(where: LocalPlace, listed: Sequence[Checkpoint]) -> lis
     newest_first = [one.name for one in listed]
     readable = set(newest_first)
     # Of several that were replaced, the newest is the one that comes back.
-    for name in [*newest_first, *(name for name in where.names() if name not in newest_first)]:
+    for name in [*newest_first, *(name for name in where.list_names() if name not in newest_first)]:
         match = manifests.REPLACED.fullmatch(name)
         if match is None:
             continue
         home = manifests.step_name(int(match[1]))
-        if home not in where.names():
+        if home not in where.list_names():
             where.rename(name, home)
             readable.add(home)
-        elif home in readable and not (match[2] in needed or manifests.ANCHOR in where.names(name)):
+        elif home in readable and not (
+            match[2] in needed or manifests.ANCHOR in where.list_names(name)
+        ):
             doomed.append(move_to_trash(where, name))
     return doomed
 
@@ -102,10 +104,10 @@ def _sweep_remote(where: Place, before: float) -> list[str]:
     """What has no manifest is a draft, or was being deleted."""
     doomed = []
     commit.remove_abort_marks(where, before)
-    for name in where.names():
+    for name in where.list_names():
         if manifests.REMOTE_STEP.fullmatch(name) is None:
             continue
-        there = where.names(name)
+        there = where.list_names(name)
         if manifests.MANIFEST in there:
             for left in filter(is_draft_file, there):
                 where.delete(f"{name}/{left}")
@@ -125,7 +127,7 @@ def _is_abandoned(where: Place, name: str, there: list[str], before: float) -> b
         return False
     if states and all(states):
         return True
-    return where.changed(name) < before
+    return where.modified_at(name) < before
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,9 @@ def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
     shelf = Store(store)
     where = shelf.place
     with os_errors_as_save_failed(f"{where.url} cannot be cleared"):
-        if not where.names():
+        if not where.list_names():
             return []
-        with where.locked():
+        with where.lock():
             doomed = _deletable(shelf, policy)
             gone = [_withdraw(where, one) for one in doomed]
         for name in gone:
@@ -196,11 +198,11 @@ def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
 
 
 def _deletable(shelf: Store, policy: Policy) -> list[Checkpoint]:
-    listed, _ = shelf.listed()
+    listed, _ = shelf.scan()
     good = [one for one in listed if not shelf.verify(one, known=listed, fresh=True)]
     newest_first = [one for one in without_replaced(listed) if one in good]
     kept = kept_by_policy(newest_first, policy) + [one for one in listed if one not in good]
-    kept += [one for one in listed if manifests.ANCHOR in shelf.place.names(one.name)]
+    kept += [one for one in listed if manifests.ANCHOR in shelf.place.list_names(one.name)]
     ids = _with_parents(kept, listed)
     return [one for one in good if one.manifest.save_id not in ids]
 
@@ -224,7 +226,7 @@ def _withdraw(where: Place, one: Checkpoint) -> str:
 def pin(store: str | os.PathLike[str], one: Checkpoint) -> None:
     """Make it an anchor: it is kept until it is released."""
     where = Store(store).place
-    with os_errors_as_save_failed(f"{one.path} cannot be made an anchor"), where.locked():
+    with os_errors_as_save_failed(f"{one.path} cannot be made an anchor"), where.lock():
         where.size(f"{one.name}/{manifests.MANIFEST}")
         where.write(f"{one.name}/{manifests.ANCHOR}", b"")
 

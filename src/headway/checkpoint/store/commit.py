@@ -42,7 +42,7 @@ class Draft:
             )
         self.step, self.save_id, self.world = step, save_id, world
         self.place: Place = open_place(store)
-        named = layout.draft_name if self.place.renames else layout.remote_step_name
+        named = layout.draft_name if self.place.can_rename else layout.remote_step_name
         self.name = named(step, save_id)
         self._lock: int | None = None
         self._read: dict[int, RankPart] = {}  # of which rank the note is known
@@ -60,19 +60,19 @@ class Draft:
     def __enter__(self) -> Draft:
         """Make the folder and say that it is in use."""
         with os_errors_as_save_failed(self.failure):
-            self.place.make()
-            if self.place.renames:
-                self._hold()
+            self.place.make_folder()
+            if self.place.can_rename:
+                self._acquire_lock()
             else:
                 self.place.write(
                     f"{self.name}/{layout.owner_file_name()}", process_identity.identify_process()
                 )
         return self
 
-    def _hold(self) -> None:
+    def _acquire_lock(self) -> None:
         """A sweep may take the folder away before it is held: then it is made again."""
         while self._lock is None:
-            self.place.make(self.name)
+            self.place.make_folder(self.name)
             with contextlib.suppress(FileNotFoundError):
                 try:
                     self._lock = disk.lock(f"{self.folder}/{layout.DRAFT_LOCK}", shared=True)
@@ -89,12 +89,12 @@ class Draft:
         if self._lock is not None:
             disk.close(self._lock)
             self._lock = None
-        elif not self.place.renames:
+        elif not self.place.can_rename:
             self.place.delete(f"{self.name}/{layout.owner_file_name()}")
 
     def parts(self) -> list[RankPart]:
         """Those that are done, by rank, each read once; what cannot be read is not done."""
-        there = set(self.place.names(self.name))
+        there = set(self.place.list_names(self.name))
         known, self._read = self._read, {}
         for rank in range(self.world):
             name = manifests.part_name(rank)
@@ -126,8 +126,8 @@ def commit(
     with os_errors_as_save_failed(draft.failure):
         parts = _checked_parts(draft)
         described = _write_metadata(draft, metadata(parts))
-        with draft.place.locked():
-            there = [other.manifest for other in Store(draft.place.url).listed()[0]]
+        with draft.place.lock():
+            there = [other.manifest for other in Store(draft.place.url).scan()[0]]
             if parent is not None and parent not in {other.save_id for other in there}:
                 raise SaveFailed(
                     f"{draft.failure}: the save {parent} that it builds on is gone",
@@ -205,9 +205,9 @@ def _make_visible(draft: Draft, one: Manifest) -> str:
 
 def _rename_existing(where: LocalPlace, name: str) -> None:
     """Put a checkpoint of the same step aside; until the new one has its name, it still counts."""
-    if name not in where.names():
+    if name not in where.list_names():
         return
-    if manifests.MANIFEST not in where.names(name):
+    if manifests.MANIFEST not in where.list_names(name):
         raise SaveFailed(
             f"{where.path(name)} is in the way and is no checkpoint of Headway; move it elsewhere",
             code="name-taken",
@@ -223,7 +223,7 @@ def _rename_existing(where: LocalPlace, name: str) -> None:
 def _remove_draft_files(where: Place, name: str) -> None:
     """Take away what only a draft needs; what is left of it does no harm and is swept."""
     with contextlib.suppress(OSError):
-        for left in where.names(name):
+        for left in where.list_names(name):
             if is_draft_file(left):
                 where.delete(f"{name}/{left}")
 
@@ -252,8 +252,8 @@ def write_abort_mark(draft: Draft, given: AbortMark) -> bool:
     content = json.dumps({**asdict(given), "owner": owner}).encode()
     where = draft.place
     try:
-        where.make()
-        with where.locked():  # or a sweep takes away what is half written
+        where.make_folder()
+        with where.lock():  # or a sweep takes away what is half written
             where.write(layout.abort_mark_name(draft.step, draft.save_id), content)
     except Exception:  # of whatever the store is
         return False
@@ -271,7 +271,7 @@ def find_abort_mark(draft: Draft) -> AbortMark | None:
 
 def remove_abort_marks(where: Place, before: float) -> None:
     """After a checkpoint: take marks of this process and of dead ones away, and very old ones."""
-    for name in where.names():
+    for name in where.list_names():
         if layout.ABORT_MARK.fullmatch(name) is None:
             continue
         with contextlib.suppress(FileNotFoundError):
@@ -287,4 +287,4 @@ def _is_expired(where: Place, name: str, before: float) -> bool:
     if owner == process_identity.identify_process():
         return True
     gone = process_identity.process_ended(owner)
-    return where.changed(name) < before if gone is None else gone
+    return where.modified_at(name) < before if gone is None else gone

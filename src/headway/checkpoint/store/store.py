@@ -59,14 +59,14 @@ class Store:
 
     def checkpoints(self) -> list[Checkpoint]:
         """All that are committed, the newest first; only the last save of a step."""
-        return without_replaced(self.listed()[0])
+        return without_replaced(self.scan()[0])
 
-    def listed(self) -> tuple[list[Checkpoint], list[UnreadableCheckpoint]]:
+    def scan(self) -> tuple[list[Checkpoint], list[UnreadableCheckpoint]]:
         """All that are committed, also those that were replaced, and what cannot be read."""
         for _ in range(MAX_SCANS):
             good: list[Checkpoint] = []
             bad: list[UnreadableCheckpoint] = []
-            before = self.place.names()
+            before = self.place.list_names()
             for name in before:
                 match = self._matched(name)
                 if match is None:
@@ -76,14 +76,16 @@ class Store:
                     good.append(found)
                 elif found is not None:
                     bad.append(found)
-            if not bad or {one.name for one in bad} <= set(self.place.names()):
+            if not bad or {one.name for one in bad} <= set(self.place.list_names()):
                 break
         return sorted(good, key=_commit_order, reverse=True), bad
 
     def _matched(self, name: str) -> str | None:
         """The step in the name of a checkpoint."""
         forms = (
-            (manifests.STEP, manifests.REPLACED) if self.place.renames else (manifests.REMOTE_STEP,)
+            (manifests.STEP, manifests.REPLACED)
+            if self.place.can_rename
+            else (manifests.REMOTE_STEP,)
         )
         for form in forms:
             if match := form.fullmatch(name):
@@ -94,7 +96,7 @@ class Store:
         try:
             content = self.place.read(f"{name}/{manifests.MANIFEST}")
         except (FileNotFoundError, NotADirectoryError):
-            if not self.place.renames:  # still being written
+            if not self.place.can_rename:  # still being written
                 return None
             why = with_code(f"it has no {manifests.MANIFEST}", code="manifest-missing")
             return UnreadableCheckpoint(name, step, why)
@@ -106,21 +108,21 @@ class Store:
         except UnreadableData as error:
             why = f"its manifest cannot be used: {error}"
             return UnreadableCheckpoint(name, step, with_code(why, code=error.code))
-        if one.step != step or (not self.place.renames and not name.endswith(f"-{one.save_id}")):
+        if one.step != step or (not self.place.can_rename and not name.endswith(f"-{one.save_id}")):
             why = with_code(
                 f"its manifest is that of step {one.step}", code="manifest-of-other-step"
             )
             return UnreadableCheckpoint(name, step, why)
         return Checkpoint(name, self.place.path(name), one)
 
-    def newest_good(
+    def latest_valid(
         self, verify: Depth = "quick", damaged: Mapping[str, str] | None = None
     ) -> RestorePoint:
         """The newest that is whole, with all it builds on; why newer ones are passed over.
 
         `damaged`: by save id, what was found when one was read.
         """
-        good, bad = self.listed()
+        good, bad = self.scan()
         notes: list[str] = []
         found: Checkpoint | None = None
         for one in without_replaced(good):
@@ -159,7 +161,7 @@ class Store:
 
     def chain(self, one: Checkpoint, known: Iterable[Checkpoint] | None = None) -> list[Checkpoint]:
         """A checkpoint and before it all that it builds on, the full one first."""
-        everything = self.listed()[0] if known is None else known
+        everything = self.scan()[0] if known is None else known
         by_id = {other.manifest.save_id: other for other in everything}
         found = [one]
         while found[-1].manifest.parent in by_id:
@@ -196,7 +198,7 @@ class Store:
             changed = hashlib.sha256(content).hexdigest() != file.sha256
         elif depth == "full":
             crc32 = 0
-            for piece in self.place.pieces(name):
+            for piece in self.place.read_blocks(name):
                 crc32 = crc32_of(piece, crc32)
             changed = crc32 != file.crc32
         else:

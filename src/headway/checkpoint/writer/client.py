@@ -36,14 +36,14 @@ class WriterTaken(WriterFailed):
 class WriterClient:
     """Connected to the writer of this name; it is started if it is not there."""
 
-    def __init__(self, name: str, linger_s: float) -> None:
+    def __init__(self, name: str, writer_idle_s: float) -> None:
         self.name = name
-        self._end, self.found, self._handles = _connect(name, linger_s)
+        self._end, self.hello, self._handles = _connect(name, writer_idle_s)
 
-    def images(self) -> list[int]:
+    def descriptors(self) -> list[int]:
         """Descriptors of the images that it holds; they are the caller's from now on."""
-        given, self._handles = self._handles, []
-        return given
+        descriptors, self._handles = self._handles, []
+        return descriptors
 
     def nbytes(self) -> int:
         """Of memory that the images which `images` would give have taken already."""
@@ -51,11 +51,11 @@ class WriterClient:
 
     def reserve(self, count: int, size: int) -> dict[str, Any]:
         """Room for images; `images()` gives them."""
-        protocol.close(self.images())
+        protocol.close(self.descriptors())
         answer, self._handles = self._ask({"op": "reserve", "count": count, "size": size})
         return answer
 
-    def tell(self, op: str, *descriptors: int, **message: Any) -> None:
+    def send(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
         try:
             protocol.send(self._end, {"op": op, **message}, descriptors)
@@ -75,7 +75,7 @@ class WriterClient:
 
     def close(self) -> None:
         """Leave it alone."""
-        protocol.close(self.images())
+        protocol.close(self.descriptors())
         self._end.close()
 
     def __del__(self) -> None:
@@ -106,9 +106,9 @@ def peek(name: str) -> tuple[dict[str, Any], list[int]] | None:
         return None
 
 
-def _connect(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
+def _connect(name: str, writer_idle_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
     until = time.monotonic() + START_S
-    patience = time.monotonic() + TAKEN_RETRY_S
+    taken_until = time.monotonic() + TAKEN_RETRY_S
     child: subprocess.Popen[bytes] | None = None
     while time.monotonic() < until:
         end: socket.socket | None = None
@@ -119,7 +119,7 @@ def _connect(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any],
             if "taken" not in hello:
                 return end, hello, handles
             end.close()
-            if time.monotonic() > patience:
+            if time.monotonic() > taken_until:
                 raise WriterTaken(f"another process uses the checkpoint writer {name}")
         except NoPrivateFolder as error:
             raise WriterFailed(str(error), code=error.code) from None
@@ -128,24 +128,24 @@ def _connect(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any],
                 end.close()
             code = child.poll() if child is not None else 0
             if code is not None and code > 0:
-                why = f": {words}" if (words := address.last_log_line(name)) else ""
+                why = f": {line}" if (line := address.last_log_line(name)) else ""
                 raise WriterFailed(
                     f"the checkpoint writer ended with code {code}{why}",
                     code="writer-ended",
                     status=code,
                 ) from None
             if code is not None:  # of one that ends the name may still have been taken
-                child = _start(name, linger_s)
+                child = _start(name, writer_idle_s)
         time.sleep(CONNECT_POLL_S)
     raise WriterFailed(
         f"no checkpoint writer came up within {START_S:g} s", code="writer-start-timeout"
     )
 
 
-def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
+def _start(name: str, writer_idle_s: float) -> subprocess.Popen[bytes]:
     """In a session of its own, so that whoever ends the job's group does not end it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
-    command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(linger_s)]
+    command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(writer_idle_s)]
     try:
         log = address.open_log(name)
         try:
@@ -170,8 +170,8 @@ def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
 def job_name() -> str:
     """What the attempts of one job have in common; empty where nobody says."""
     names = (ENV_FOLDER, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-    given = (os.environ.get(name, "") for name in names)
-    return next((name for name in given if name not in ("", "none")), "")  # torchrun's for no name
+    values = (os.environ.get(name, "") for name in names)
+    return next((name for name in values if name not in ("", "none")), "")  # torchrun's for no name
 
 
 def writer_name(store: str, rank: int) -> str:
@@ -183,7 +183,7 @@ def writer_name(store: str, rank: int) -> str:
     if "://" not in store:
         with contextlib.suppress(OSError):
             os.makedirs(store, exist_ok=True)
-            about = os.stat(store)
-            where = f"{store} {about.st_dev} {about.st_ino}"
-    told = f"{os.geteuid()} {job_name()} {where} {rank}"
-    return f"headway-checkpoint-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
+            status = os.stat(store)
+            where = f"{store} {status.st_dev} {status.st_ino}"
+    identity = f"{os.geteuid()} {job_name()} {where} {rank}"
+    return f"headway-checkpoint-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"

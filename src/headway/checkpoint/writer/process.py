@@ -61,36 +61,38 @@ class Writer:
     def __init__(
         self,
         listening: socket.socket,
-        linger_s: float,
+        idle_s: float,
         release: Callable[[], None] = lambda: None,
     ) -> None:
         """`release`: lets another one have its name."""
         self.listening = listening
-        self.linger_s = linger_s
+        self.idle_s = idle_s
         self._release = release
-        self.images = BufferSet()
+        self.buffer_set = BufferSet()
         self.layouts: dict[str, dict[str, Any]] = {}
         self.jobs: queue.Queue[WriteRequest] = queue.Queue()
         self.busy: list[int] = []  # images that are written, or wait for it
-        self.waiting: list[PendingCommit] = []  # for the parts of other ranks, in order
-        self.made = ""  # the save of the last checkpoint
+        self.pending: list[PendingCommit] = []  # for the parts of other ranks, in order
+        self.last_committed = ""  # the save of the last checkpoint
         self.outcomes: list[dict[str, Any]] = []
-        self.count = 0  # of all outcomes
-        self.ending: float | None = None  # since when
+        self.outcome_count = 0  # of all outcomes
+        self.ending_since: float | None = None  # since when
         self.ended = threading.Event()  # and the rank knows it
         self.dismissed = False  # nobody will come back
         self.lock = threading.Lock()
-        self.served = threading.Lock()  # held while a rank is there
-        self.asker = 0  # its process, also when that is gone
-        self.seen = time.monotonic()
-        self._moved = self._looked = self.seen  # when a store last took or told something
-        self._swept: set[str] = set()  # stores
+        self.client_lock = threading.Lock()  # held while a rank is there
+        self.client_pid = 0  # its process, also when that is gone
+        self.last_seen = time.monotonic()
+        self._progress_at = self._checked_at = (
+            self.last_seen
+        )  # when a store last took or told something
+        self._swept_stores: set[str] = set()  # stores
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "prepare": self._prepare,
             "reserve": self._reserve,
             "layout": self._layout,
             "filling": self._filling,
-            "whole": self._whole,
+            "whole": self._buffer_ready,
             "status": lambda _: self._status(),
             "end": self._end,
         }
@@ -100,7 +102,7 @@ class Writer:
         threading.Thread(target=self._write_all, daemon=True).start()
         threading.Thread(target=self._commit_all, daemon=True).start()
         self.listening.settimeout(IDLE_CHECK_S)
-        while not (self._forgotten() and not self._at_work()):
+        while not (self._is_abandoned() and not self._has_work()):
             try:
                 end, _ = self.listening.accept()
             except TimeoutError:
@@ -108,59 +110,59 @@ class Writer:
             except OSError:  # closed: the rank has said that it ends
                 self.ended.wait(FIRST_MESSAGE_S)
                 return
-            threading.Thread(target=self._meet, args=(end,), daemon=True).start()
+            threading.Thread(target=self._accept, args=(end,), daemon=True).start()
 
-    def _forgotten(self) -> bool:
-        waited = time.monotonic() - self.seen
-        return not self.served.locked() and (self.dismissed or waited > self.linger_s)
+    def _is_abandoned(self) -> bool:
+        waited = time.monotonic() - self.last_seen
+        return not self.client_lock.locked() and (self.dismissed or waited > self.idle_s)
 
-    def _at_work(self) -> bool:
+    def _has_work(self) -> bool:
         with self.lock:
-            return bool(self.busy or self.waiting)
+            return bool(self.busy or self.pending)
 
-    def _meet(self, end: socket.socket) -> None:
+    def _accept(self, end: socket.socket) -> None:
         """One rank at a time: another one is told so, and may come again, or only look."""
         with end, contextlib.suppress(protocol.PeerClosed, TimeoutError):
             if not address.is_own_peer(end):
                 return
             process, _ = protocol.peer(end)
             end.settimeout(FIRST_MESSAGE_S)
-            first, handles = protocol.receive(end)
-            protocol.close(handles)
+            first, descriptors = protocol.receive(end)
+            protocol.close(descriptors)
             if first.get("op") == "look":
-                protocol.send(end, self._all(), self._descriptors())
+                protocol.send(end, self._full_status(), self._descriptors())
                 return
             if first.get("op") != "hello":
                 return
-            if not self.served.acquire(blocking=False):
+            if not self.client_lock.acquire(blocking=False):
                 protocol.send(end, {"taken": True})
                 return
             try:
-                self.asker = process
+                self.client_pid = process
                 self._serve(end)
             finally:
-                self.seen = time.monotonic()
-                self.served.release()
+                self.last_seen = time.monotonic()
+                self.client_lock.release()
 
     def _serve(self, end: socket.socket) -> None:
         end.settimeout(None)
-        protocol.send(end, {"pid": os.getpid(), **self._all()}, self._descriptors())
+        protocol.send(end, {"pid": os.getpid(), **self._full_status()}, self._descriptors())
         while not self.ended.is_set():
-            message, handles = protocol.receive(end)
-            message |= {"handles": handles, "from": end}
+            message, descriptors = protocol.receive(end)
+            message |= {"handles": descriptors, "from": end}
             try:
                 answer = self._answers[message["op"]](message)
             except (LookupError, TypeError, ValueError):  # it is not one of ours: no more of it
-                protocol.close(handles)
+                protocol.close(descriptors)
                 return
             if answer is not None:
-                given = self._descriptors() if message["op"] == "reserve" else ()
-                protocol.send(end, answer, given)
+                attached = self._descriptors() if message["op"] == "reserve" else ()
+                protocol.send(end, answer, attached)
             if message["op"] == "end":
                 self.ended.set()
 
     def _descriptors(self) -> list[int]:
-        return [image.descriptor for image in self.images.all]
+        return [buffer.descriptor for buffer in self.buffer_set.buffers]
 
     def _prepare(self, _: dict[str, Any]) -> None:
         """It will commit, and needs torch for that: imported now, nobody waits for it then."""
@@ -168,56 +170,60 @@ class Writer:
 
     def _reserve(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            self.images.reserve(message["count"], message["size"])
+            self.buffer_set.reserve(message["count"], message["size"])
         except OSError as error:
             text = f"no memory for {message['count']} images: {error}"
             return error_outcome(SaveFailed(text, code="no-memory-for-images"))
         return self._status()
 
     def _filling(self, message: dict[str, Any]) -> None:
-        image = self.images.all[message["image"]]
-        image.state, image.step = FILLING, message["step"]
+        buffer = self.buffer_set.buffers[message["image"]]
+        buffer.state, buffer.step = FILLING, message["step"]
 
     def _layout(self, message: dict[str, Any]) -> None:
-        used = {image.told.get("layout") for image in self.images.all}
-        kept = {name: layout for name, layout in self.layouts.items() if name in used}
-        self.layouts = {**kept, message["id"]: message["layout"]}
+        used = {buffer.contents.get("layout") for buffer in self.buffer_set.buffers}
+        in_use = {name: layout for name, layout in self.layouts.items() if name in used}
+        self.layouts = {**in_use, message["id"]: message["layout"]}
 
-    def _whole(self, message: dict[str, Any]) -> None:
+    def _buffer_ready(self, message: dict[str, Any]) -> None:
         number = message["image"]
-        image = self.images.all[number]
-        image.state = READY if message["good"] else EMPTY
-        asked = message["job"]
-        image.told = {"layout": message["layout"], "values": message["values"]}
-        image.told |= {key: asked[key] for key in ("world", "extra")}
-        image.told["save"] = asked["save_id"]
+        buffer = self.buffer_set.buffers[number]
+        buffer.state = READY if message["good"] else EMPTY
+        job_fields = message["job"]
+        buffer.contents = {"layout": message["layout"], "values": message["values"]}
+        buffer.contents |= {key: job_fields[key] for key in ("world", "extra")}
+        buffer.contents["save"] = job_fields["save_id"]
         if not message["write"]:  # a snapshot: in memory only
             protocol.close(message["handles"])
             return
-        about = {"values": message["values"], "layout": self.layouts[message["layout"]]}
-        about["changed"] = message["changed"]
-        job = WriteJob(step=image.step, **about, **asked)
+        fields = {"values": message["values"], "layout": self.layouts[message["layout"]]}
+        fields["changed"] = message["changed"]
+        job = WriteJob(step=buffer.step, **fields, **job_fields)
         if not message["good"]:
             protocol.close(message["handles"])
             if job.world > 1:
                 with contextlib.suppress(HeadwayError):  # there may be no such store
-                    given = AbortMark(job.rank, "its image is not whole", "image-not-whole")
-                    abort(job, job.draft(), given)
+                    mark = AbortMark(job.rank, "its image is not whole", "image-not-whole")
+                    abort(job, job.draft(), mark)
             return
         (ids,) = message["handles"]
         with self.lock:
             self.busy.append(number)
-        self.jobs.put(WriteRequest(job, self.asker, number, image.view, ids))
+        self.jobs.put(WriteRequest(job, self.client_pid, number, buffer.view, ids))
 
-    def _all(self) -> dict[str, Any]:
-        images = [image.public() for image in self.images.all]
-        return {"images": images, "layouts": self.layouts, **self._status()}
+    def _full_status(self) -> dict[str, Any]:
+        buffers = [buffer.public() for buffer in self.buffer_set.buffers]
+        return {"images": buffers, "layouts": self.layouts, **self._status()}
 
     def _status(self) -> dict[str, Any]:
         with self.lock:
             return {
                 "busy": list(self.busy),
-                "waiting": [one.job.step for one in self.waiting if one.asker == self.asker],
+                "waiting": [
+                    pending.job.step
+                    for pending in self.pending
+                    if pending.client_pid == self.client_pid
+                ],
                 "outcomes": list(self.outcomes),
                 "stalled_s": self._stalled_s(),
             }
@@ -225,18 +231,18 @@ class Writer:
     def _stalled_s(self) -> float:
         """For how long the store has not answered to what this writer does with it."""
         now = time.monotonic()
-        writing = now - self._moved if self.busy else 0.0
-        return max(writing, now - self._looked if self.waiting else 0.0)
+        writing = now - self._progress_at if self.busy else 0.0
+        return max(writing, now - self._checked_at if self.pending else 0.0)
 
-    def _has_moved(self) -> None:
-        self._moved = time.monotonic()
+    def _note_progress(self) -> None:
+        self._progress_at = time.monotonic()
 
     def _end(self, message: dict[str, Any]) -> dict[str, Any]:
         """The name is free before the rank hears of it: the next of that name may be started."""
-        self.ending = time.monotonic()
-        while self._at_work():
+        self.ending_since = time.monotonic()
+        while self._has_work():
             if protocol.peer_closed(message["from"]):  # killed while it waits: another one may come
-                self.ending = None
+                self.ending_since = None
                 raise protocol.PeerClosed("the rank has gone")
             time.sleep(COMMIT_POLL_S)
         self.listening.shutdown(socket.SHUT_RDWR)
@@ -245,141 +251,145 @@ class Writer:
 
     def _write_all(self) -> None:
         while True:
-            asked = self.jobs.get()
-            begun = self._moved = time.monotonic()
+            request = self.jobs.get()
+            started = self._progress_at = time.monotonic()
             try:
-                self._write(asked, begun)
+                self._write(request, started)
             except Exception as error:  # whatever it is, the next one may be written
-                self._over(asked.job, asked.asker, begun, error_outcome(error))
+                self._record_outcome(request.job, request.client_pid, started, error_outcome(error))
             with self.lock:
-                self.busy.remove(asked.image)
+                self.busy.remove(request.image)
 
-    def _write(self, asked: WriteRequest, begun: float) -> None:
-        job = self._standing(asked.job)
+    def _write(self, request: WriteRequest, started: float) -> None:
+        job = self._without_lost_parent(request.job)
         self._sweep(job)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as handles:
-            handles.callback(protocol.close, (asked.ids,))
+            handles.callback(protocol.close, (request.ids,))
             draft = job.draft()
             try:
-                if given := read_abort_mark(job, draft):
-                    raise aborted_error(job, given)
+                if mark := read_abort_mark(job, draft):
+                    raise aborted_error(job, mark)
                 stack.enter_context(draft)
                 handles.pop_all()  # it is closed by whoever reads it
-                size = write(job, draft, asked.view, asked.ids, self._has_moved)
+                size = write(job, draft, request.view, request.ids, self._note_progress)
             except BaseException as error:
-                mine = _abort_mark(job.rank, error)
-                given = read_abort_mark(job, draft) or mine
-                abort(job, draft, given)
-                if given is not mine:  # whatever came of that, such as a folder that is gone
-                    raise aborted_error(job, given) from error
+                own = _abort_mark(job.rank, error)
+                mark = read_abort_mark(job, draft) or own
+                abort(job, draft, mark)
+                if mark is not own:  # whatever came of that, such as a folder that is gone
+                    raise aborted_error(job, mark) from error
                 raise
-            took = {"bytes": size, "written_s": time.monotonic() - begun}
+            measured = {"bytes": size, "written_s": time.monotonic() - started}
             with self.lock:
-                held = stack.pop_all()
-                self.waiting.append(PendingCommit(job, draft, asked.asker, begun, took, held))
+                open_draft = stack.pop_all()
+                self.pending.append(
+                    PendingCommit(job, draft, request.client_pid, started, measured, open_draft)
+                )
 
     def _sweep(self, job: WriteJob) -> None:
         """Once for each store: what the writers before this one have left when they were killed."""
-        if job.rank == 0 and job.store not in self._swept:
-            self._swept.add(job.store)
+        if job.rank == 0 and job.store not in self._swept_stores:
+            self._swept_stores.add(job.store)
             with contextlib.suppress(Exception):  # the commit does it again
                 sweep(job.store)
 
-    def _standing(self, job: WriteJob) -> WriteJob:
+    def _without_lost_parent(self, job: WriteJob) -> WriteJob:
         """Tables by their rows only where the save that these build on is there, or may yet be."""
         with self.lock:
-            known = {self.made, *(one.job.save_id for one in self.waiting)}
+            known = {self.last_committed, *(pending.job.save_id for pending in self.pending)}
         return job if job.parent in known else replace(job, changed=[])
 
     def _commit_all(self) -> None:
         """The newest that all ranks have written; an older one that is not will never be."""
         while True:
             time.sleep(COMMIT_POLL_S)
-            self._looked = time.monotonic()
-            self._look(self._looked)
+            self._checked_at = time.monotonic()
+            self._check_pending(self._checked_at)
 
-    def _look(self, now: float) -> None:
+    def _check_pending(self, now: float) -> None:
         """At those that are due."""
         with self.lock:
-            waiting = list(self.waiting)
-        due = [one for one in waiting if one.next <= now]
-        for one in reversed(due):
-            if _ready(one):
-                self._commit(one, waiting[: waiting.index(one)])
+            waiting = list(self.pending)
+        due = [commit for commit in waiting if commit.next_check <= now]
+        for commit in reversed(due):
+            if _ready(commit):
+                self._commit(commit, waiting[: waiting.index(commit)])
                 break
         with self.lock:
-            due = [one for one in due if one in self.waiting]
-        for one in due:
-            if given := self._hopeless(one):
-                self._drop(one, given)
-            one.next = now + pause_s(now - one.since, local=one.draft.place.renames)
+            due = [commit for commit in due if commit in self.pending]
+        for commit in due:
+            if mark := self._stale_reason(commit):
+                self._abort_pending(commit, mark)
+            commit.next_check = now + pause_s(
+                now - commit.since, local=commit.draft.place.can_rename
+            )
 
-    def _hopeless(self, one: PendingCommit) -> AbortMark | None:
+    def _stale_reason(self, pending: PendingCommit) -> AbortMark | None:
         """Why it will never be a checkpoint; None if it may be."""
         now = time.monotonic()
-        mine = one.job.rank
-        if now - one.since > PARTS_TIMEOUT_S:
-            return AbortMark(mine, "not all ranks have written their part", "ranks-missing")
+        rank = pending.job.rank
+        if now - pending.since > PARTS_TIMEOUT_S:
+            return AbortMark(rank, "not all ranks have written their part", "ranks-missing")
         if (
-            one.asker != self.asker
-            and self.ending is not None
-            and now - self.ending > FIRST_MESSAGE_S
+            pending.client_pid != self.client_pid
+            and self.ending_since is not None
+            and now - self.ending_since > FIRST_MESSAGE_S
         ):
-            return AbortMark(mine, "the ranks that have begun it are gone", "ranks-gone")
+            return AbortMark(rank, "the ranks that have begun it are gone", "ranks-gone")
         with contextlib.suppress(Exception):  # looked for again
-            if given := read_abort_mark(one.job, one.draft):
-                return given
-            if mine == 0 and not any(part.rank == 0 for part in one.draft.parts()):
-                return AbortMark(mine, "its files were taken away", "files-removed")
+            if mark := read_abort_mark(pending.job, pending.draft):
+                return mark
+            if rank == 0 and not any(part.rank == 0 for part in pending.draft.parts()):
+                return AbortMark(rank, "its files were taken away", "files-removed")
         return None
 
-    def _commit(self, one: PendingCommit, older: list[PendingCommit]) -> None:
+    def _commit(self, pending: PendingCommit, older: list[PendingCommit]) -> None:
         for other in older:
             if _ready(other):
                 self._commit(other, [])
             else:
-                why = f"step {one.job.step} is there already"
-                self._drop(other, AbortMark(other.job.rank, why, "newer-step-saved"))
-        outcome = dict(one.took)
+                why = f"step {pending.job.step} is there already"
+                self._abort_pending(other, AbortMark(other.job.rank, why, "newer-step-saved"))
+        outcome = dict(pending.measured)
         try:
-            with one.held:
-                if one.job.rank == 0:
-                    outcome |= commit_parts(one.job, one.draft)
+            with pending.stack:
+                if pending.job.rank == 0:
+                    outcome |= commit_parts(pending.job, pending.draft)
                 else:
-                    verify_committed(one.job, one.draft)
-            self.made = one.job.save_id
-            if one.job.rank == 0:
-                clean_up(one.job)
+                    verify_committed(pending.job, pending.draft)
+            self.last_committed = pending.job.save_id
+            if pending.job.rank == 0:
+                clean_up(pending.job)
         except Exception as error:
             outcome |= error_outcome(error)
-            if one.job.rank == 0 and "name" not in outcome:
-                abort(one.job, one.draft, _abort_mark(0, error))
-        self._over(one.job, one.asker, one.begun, outcome, one)
+            if pending.job.rank == 0 and "name" not in outcome:
+                abort(pending.job, pending.draft, _abort_mark(0, error))
+        self._record_outcome(pending.job, pending.client_pid, pending.started, outcome, pending)
 
-    def _drop(self, one: PendingCommit, given: AbortMark) -> None:
+    def _abort_pending(self, pending: PendingCommit, mark: AbortMark) -> None:
         with contextlib.suppress(Exception):  # what is left of it is swept
-            one.held.close()
-            if one.job.rank == 0:
-                abort(one.job, one.draft, given)
-        outcome = {**one.took, **error_outcome(aborted_error(one.job, given))}
-        self._over(one.job, one.asker, one.begun, outcome, one)
+            pending.stack.close()
+            if pending.job.rank == 0:
+                abort(pending.job, pending.draft, mark)
+        outcome = {**pending.measured, **error_outcome(aborted_error(pending.job, mark))}
+        self._record_outcome(pending.job, pending.client_pid, pending.started, outcome, pending)
 
-    def _over(
+    def _record_outcome(
         self,
         job: WriteJob,
-        asker: int,
-        begun: float,
-        became: dict[str, Any],
-        waited: PendingCommit | None = None,
+        client_pid: int,
+        started: float,
+        fields: dict[str, Any],
+        commit: PendingCommit | None = None,
     ) -> None:
         """Told to the process that has asked for it; if that is gone, nobody wants to know."""
-        outcome = {"step": job.step, "seconds": time.monotonic() - begun, **became}
+        outcome = {"step": job.step, "seconds": time.monotonic() - started, **fields}
         with self.lock:
-            if waited in self.waiting:
-                self.waiting.remove(waited)
-            if asker == self.asker:
-                self.count += 1
-                outcome["number"] = self.count
+            if commit in self.pending:
+                self.pending.remove(commit)
+            if client_pid == self.client_pid:
+                self.outcome_count += 1
+                outcome["number"] = self.outcome_count
                 self.outcomes = [*self.outcomes[1 - MAX_OUTCOMES :], outcome]
 
 
@@ -388,7 +398,7 @@ class WriteRequest:
     """An image that is to be written, and the rows of it that have changed."""
 
     job: WriteJob
-    asker: int  # the process
+    client_pid: int  # the process
     image: int
     view: memoryview
     ids: int
@@ -400,29 +410,29 @@ class PendingCommit:
 
     job: WriteJob
     draft: Draft
-    asker: int
-    begun: float
-    took: dict[str, Any]
-    held: contextlib.ExitStack
+    client_pid: int
+    started: float
+    measured: dict[str, Any]
+    stack: contextlib.ExitStack
     since: float = field(default_factory=time.monotonic)
-    next: float = 0.0  # when it is looked at again
+    next_check: float = 0.0  # when it is looked at again
 
 
 def pause_s(waited_s: float, *, local: bool) -> float:
     """Until the next look: a quarter of the time for which was waited, within bounds."""
-    shortest, longest = LOCAL_POLL_S if local else REMOTE_POLL_S
-    return min(max(shortest, waited_s / 4), longest)
+    minimum, maximum = LOCAL_POLL_S if local else REMOTE_POLL_S
+    return min(max(minimum, waited_s / 4), maximum)
 
 
-def _ready(one: PendingCommit) -> bool:
+def _ready(pending: PendingCommit) -> bool:
     """For rank 0, that all parts are there; for the others, that it has done with them.
 
     Until then each holds the draft, so that nobody takes it for one that was left behind.
     """
     try:
-        if one.job.rank:
-            return is_settled(one.draft)
-        return all_parts_written(one.job, one.draft)
+        if pending.job.rank:
+            return is_settled(pending.draft)
+        return all_parts_written(pending.job, pending.draft)
     except Exception:  # of whatever the store is: looked for again
         return False
 
@@ -431,19 +441,19 @@ def _abort_mark(rank: int, error: BaseException) -> AbortMark:
     return AbortMark(rank, str(error) or type(error).__name__, code_of(error))
 
 
-def main(name: str, linger_s: float) -> None:
+def main(name: str, idle_s: float) -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: meant for the job
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm's, to all of a step: the same
     with contextlib.suppress(OSError):
         os.nice(NICE)
     try:
-        held = Address(name)
+        name_lock = Address(name)
     except disk.Busy:  # another one was faster
         return
     try:
-        writer = Writer(held.socket, linger_s, held.release)
+        writer = Writer(name_lock.socket, idle_s, name_lock.release)
         signal.signal(signal.SIGTERM, lambda *_: setattr(writer, "dismissed", True))
         writer.run()
     finally:
-        held.release()
+        name_lock.release()

@@ -72,13 +72,13 @@ def all_parts_written(job: WriteJob, draft: Draft) -> bool:
 
 def is_settled(draft: Draft) -> bool:
     """Whether rank 0 has made a checkpoint of it, or has given it up."""
-    left = draft.place.names(draft.name)
-    return not left or (not draft.place.renames and manifests.MANIFEST in left)
+    left = draft.place.list_names(draft.name)
+    return not left or (not draft.place.can_rename and manifests.MANIFEST in left)
 
 
 def verify_committed(job: WriteJob, draft: Draft) -> None:
     """By the other ranks: the checkpoint is there."""
-    if not any(one.manifest.save_id == job.save_id for one in Store(job.store).listed()[0]):
+    if not any(one.manifest.save_id == job.save_id for one in Store(job.store).scan()[0]):
         raise aborted_error(job, read_abort_mark(job, draft) or AbortMark(0, ""))
 
 

@@ -269,15 +269,15 @@ def test_copies_on_a_gpu_go_before_it_is_their_turn(
 
     def mark(made: Any) -> None:
         images.append(made)
-        made._copied.append((gpu_of(torch.device("cpu")), None))
+        made._events.append((gpu_of(torch.device("cpu")), None))
 
-    monkeypatch.setattr(torch_save.StorageCopy, "_mark", mark)
+    monkeypatch.setattr(torch_save.StorageCopy, "_record_events", mark)
     monkeypatch.setattr("headway.checkpoint.engine.gpu_transfer.on_gpu", lambda tensor: True)
     monkeypatch.setattr(torch_save, "_spare_gpu_bytes", lambda device: 1 << 30)
     disk.free.clear()
     for number in range(3):
         behind(torch.full((1000,), number), tmp_path / f"{number}.pt")
-    wait_until(lambda: not any(one._late for one in images))
+    wait_until(lambda: not any(one._on_gpu for one in images))
     assert len(write_queue.pending) == len(images) == 3
     disk.free.set()
     write_queue.wait("the test")

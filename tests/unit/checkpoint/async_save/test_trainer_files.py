@@ -89,5 +89,5 @@ def test_what_is_being_written_is_not_in_pieces(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 1)
     beside = atomic_file.AtomicFile(str(path / "optimizer.pt"))
     assert last(tmp_path) == str(path)
-    beside.drop()
+    beside.discard()
     assert last(tmp_path) == str(path)

@@ -15,9 +15,9 @@ def test_a_piece_is_used_again_if_it_is_not_much_too_large() -> None:
     pool = buffers.MemoryPool()
     first = pool.take(10_000)
     assert first is not None
-    pool.give(first)
+    pool.put_back(first)
     assert pool.take(6_000) is first
-    pool.give(first)
+    pool.put_back(first)
     other = pool.take(4_000)
     assert other is not None and other is not first
     assert pool.take(0) is not None
@@ -27,7 +27,7 @@ def test_it_keeps_a_few_pieces_only() -> None:
     pool = buffers.MemoryPool()
     for size in range(1, 2 * buffers.MAX_FREE_PIECES):
         piece = buffers.mmap.mmap(-1, size)
-        pool.give(piece)
+        pool.put_back(piece)
     assert len(pool._free) == buffers.MAX_FREE_PIECES
 
 
@@ -55,12 +55,12 @@ def test_the_container_counts_as_well_as_the_machine(
 def test_room_stays_if_it_fits() -> None:
     images = BufferSet()
     images.reserve(2, 8192)
-    first = images.all[0]
+    first = images.buffers[0]
     os.pwrite(first.descriptor, b"there", 100)
-    first.state, first.step, first.told = FILLING, 7, {"save": "a"}
+    first.state, first.step, first.contents = FILLING, 7, {"save": "a"}
     images.reserve(2, 8192)
-    assert images.all[0] is first
-    assert os.pread(images.all[0].descriptor, 5, 100) == b"there"
+    assert images.buffers[0] is first
+    assert os.pread(images.buffers[0].descriptor, 5, 100) == b"there"
     assert first.public() == {"state": FILLING, "step": 7, "save": "a"}
     images.close()
 
@@ -72,10 +72,10 @@ def test_other_room_is_new_and_the_old_is_let_go(count: int, size: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
     images.reserve(count, size)
     assert len(os.listdir("/proc/self/fd")) == before + count - 2
-    assert [os.fstat(image.descriptor).st_size for image in images.all] == [size] * count
-    assert {image.state for image in images.all} == {EMPTY}
+    assert [os.fstat(image.descriptor).st_size for image in images.buffers] == [size] * count
+    assert {image.state for image in images.buffers} == {EMPTY}
     images.close()
-    assert images.all == []
+    assert images.buffers == []
 
 
 def test_no_room() -> None:

@@ -63,7 +63,7 @@ def test_an_image_is_the_moment_of_its_save() -> None:
     for _ in range(20):
         image = Image(training)
         wanted = [tensor.clone() for tensor in training.tensors()]
-        taker.take(0, training.tensors(), image.views, image.taken)
+        taker.capture(0, training.tensors(), image.views, image.taken)
         training.step()
         taker.wait()
         assert image.good
@@ -109,11 +109,11 @@ def test_a_torn_image_is_said_to_be_bad_and_the_next_is_good() -> None:
             training.model[0].weight.mul_(2)
 
     taker._host.begin = changed_at_once  # type: ignore[method-assign]
-    taker.take(0, training.tensors(), image.views, image.taken)
+    taker.capture(0, training.tensors(), image.views, image.taken)
     taker.wait()
     assert image.good is False
     taker._host.begin = taken  # type: ignore[method-assign]
-    taker.take(0, training.tensors(), image.views, image.taken)
+    taker.capture(0, training.tensors(), image.views, image.taken)
     taker.wait()
     assert image.good is True
     taker.close()
@@ -132,7 +132,7 @@ def test_an_image_that_fails_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
             if broken:
                 patched.setattr(HostTensors, "drain", fails)
             image = Image(training)
-            taker.take(0, training.tensors(), image.views, image.taken)
+            taker.capture(0, training.tensors(), image.views, image.taken)
             training.step()
             taker.wait()
         assert image.good is good
@@ -166,7 +166,7 @@ def test_tensors_are_read_late_only_if_hooks_tell_of_their_changes(
 
     def take() -> tuple[bool, bool]:
         image = Image(training)
-        taker.take(0, training.tensors(), image.views, image.taken)
+        taker.capture(0, training.tensors(), image.views, image.taken)
         taker.wait()
         return device.begun[-1]
 
@@ -219,7 +219,7 @@ def test_what_is_changed_between_steps_is_copied_at_once_from_then_on() -> None:
             return bool(drain())
 
         taker._host.drain = late  # type: ignore[method-assign]
-        taker.take(0, training.tensors(), image.views, image.taken)
+        taker.capture(0, training.tensors(), image.views, image.taken)
         with torch.no_grad():
             for parameter in training.model.parameters():
                 parameter.add_(1.0)
@@ -248,7 +248,7 @@ def test_a_step_that_calls_no_hooks_is_not_waited_for() -> None:
             return bool(drain())
 
         taker._host.drain = late  # type: ignore[method-assign]
-        taker.take(0, training.tensors(), image.views, image.taken)
+        taker.capture(0, training.tensors(), image.views, image.taken)
         training.forward().backward()
         hidden.step()
         changed.set()
@@ -276,7 +276,7 @@ def test_an_optimizer_around_another_one_needs_no_hooks(inner: bool) -> None:
     for _ in range(3):
         image = Image(training)
         wanted = [tensor.clone() for tensor in training.tensors()]
-        taker.take(0, training.tensors(), image.views, image.taken)
+        taker.capture(0, training.tensors(), image.views, image.taken)
         training.step()
         taker.wait()
         assert taker._stepped is inner

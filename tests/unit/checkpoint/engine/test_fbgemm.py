@@ -66,7 +66,7 @@ class Images:
     def begin(self) -> None:
         self.count += 1
         tensors = list(self.training.state().values())
-        self.taker.take(self.count % 2, tensors, self.views[self.count % 2], self.told)
+        self.taker.capture(self.count % 2, tensors, self.views[self.count % 2], self.told)
 
     def told(self, good: bool, changed: list[ChangedRows]) -> None:
         assert good
@@ -160,7 +160,7 @@ def test_a_copy_of_a_module_is_not_tracked() -> None:
         other.reset_embedding_weight_momentum(50)
         assert not other.momentum[:50].any()
         assert same(list(training.state().values()), before)
-    assert all(rows._lacking[-1] == [] for rows in taker.tracker.tables.values())
+    assert all(rows._missing[-1] == [] for rows in taker.tracker.tables.values())
     taker.close()
 
 
@@ -219,7 +219,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     """Nobody asks where the ids of a table end, and rows are gathered after the save."""
     for module in (fused, tracking):
         monkeypatch.setattr(module, "on_gpu", lambda _: True)
-    monkeypatch.setattr(Gpu, "free", lambda _: 1 << 30)
+    monkeypatch.setattr(Gpu, "free_bytes", lambda _: 1 << 30)
     return gpu_of(torch.device("cpu"))
 
 
@@ -245,7 +245,7 @@ def test_tables_on_a_gpu_share_what_is_known_of_their_rows(differ: bool) -> None
                 differs = (last[at] != before[at]).view(len(last[at]), -1).any(1)
                 assert set(differs.nonzero().squeeze(1).tolist()) <= set(one.ids.tolist())
     assert len(images.changed) >= 2
-    known = {id(rows._ages) for rows in taker.tracker.tables.values()}  # type: ignore[union-attr]
+    known = {id(rows._versions) for rows in taker.tracker.tables.values()}  # type: ignore[union-attr]
     assert len(known) == 1
     taker.close()
 
@@ -259,8 +259,8 @@ def reset(training: Training) -> None:
 
 
 def captured(training: Training) -> None:
-    (watched,) = fused._WATCHED[training.tables]
-    watched._lost(watched.tables)
+    (watched,) = fused._INSTANCES[training.tables]
+    watched._on_lost(watched.tables)
     training.tables.weights.data.zero_()  # as a replay may from now on
 
 
@@ -271,16 +271,16 @@ def test_without_room_on_the_gpu_a_table_is_read_before_it_changes(
     training = Training()
     taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
-    monkeypatch.setattr(Gpu, "free", lambda _: 0)
+    monkeypatch.setattr(Gpu, "free_bytes", lambda _: 0)
     begun, go_on = threading.Event(), threading.Event()
-    to_host = as_on_a_gpu.lanes.to_host
+    to_host = as_on_a_gpu.transfer.to_host
 
     def slowly(*args: Any) -> None:
         begun.set()
         assert go_on.wait(20)
         to_host(*args)
 
-    monkeypatch.setattr(as_on_a_gpu.lanes, "to_host", slowly)
+    monkeypatch.setattr(as_on_a_gpu.transfer, "to_host", slowly)
     before = training.clone()
     images.begin()
     assert begun.wait(20)
@@ -298,7 +298,7 @@ def test_without_room_on_the_gpu_a_table_is_read_before_it_changes(
 def test_without_room_on_the_gpu_what_may_change_unseen_is_waited_for(
     shape: tuple[int, ...], fixed: set[int], as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Gpu, "free", lambda _: 0)
+    monkeypatch.setattr(Gpu, "free_bytes", lambda _: 0)
     live = torch.randn(shape).t()  # of one dimension it is contiguous
     images, view, before = DeviceTensors(as_on_a_gpu.device), torch.zeros(live.shape), live.clone()
     images.begin({0: live}, [view], fixed)
@@ -327,17 +327,17 @@ def test_copies_of_tables_aside_are_given_back() -> None:
         images.begin()
         images.end()
         (device,) = taker._devices.values()
-        assert bool(device._aside) == (number < 2)
+        assert bool(device._gpu_copies) == (number < 2)
     taker.close()
 
 
-@pytest.mark.parametrize("fails", ["_gather", "_marked_ids", "_among_all"])
+@pytest.mark.parametrize("fails", ["_gather", "_marked_ids", "_global_ids"])
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
     taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
-    where: Any = {"_gather": DeviceRows, "_marked_ids": device_rows, "_among_all": FbgemmTables}[
+    where: Any = {"_gather": DeviceRows, "_marked_ids": device_rows, "_global_ids": FbgemmTables}[
         fails
     ]
     for number in range(5):
@@ -349,7 +349,7 @@ def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.Monkey
             images.begin()
             assert same(images.end(), before)
         assert bool(images.changed) == (number > 0 and (number != 3 or fails == "_gather"))
-        if number == 3 and fails == "_among_all":
+        if number == 3 and fails == "_global_ids":
             break  # the next save finds nothing to build on, nor does the one after it
     taker.close()
 
@@ -383,7 +383,7 @@ def test_what_a_failed_image_leaves_is_not_in_the_next(
         with monkeypatch.context() as broken:
             if number == 2:
                 broken.setattr(*fails, second_fails)
-            taker.take(0, tensors, views, lambda good, _: told.append(good))
+            taker.capture(0, tensors, views, lambda good, _: told.append(good))
             training.step()  # it does not wait for what never comes
             taker.wait()
         assert told[-1] == (number != 2)
@@ -403,11 +403,11 @@ def test_an_interrupt_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     views = [torch.zeros_like(tensor) for tensor in tensors]
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(DeviceTensors, "begin", interrupted)
-        taker.take(0, tensors, views, lambda good, _: told.append(good))
+        taker.capture(0, tensors, views, lambda good, _: told.append(good))
     assert told == [False]
     training.step()
     before = training.clone()
-    taker.take(0, tensors, views, lambda good, _: told.append(good))
+    taker.capture(0, tensors, views, lambda good, _: told.append(good))
     taker.wait()
     assert told == [False, True] and same(views, before)
     taker.close()
@@ -433,7 +433,7 @@ def test_before_a_step_nobody_knows_what_memory_a_gpu_can_spare(
 ) -> None:
     images, live, view = DeviceTensors(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
     images.begin({0: live}, [view], set(), copies=copies)
-    assert bool(images._aside) == copies
+    assert bool(images._gpu_copies) == copies
     live.zero_()
     assert images.drain()
     assert view.tolist() == [1.0] * 9
@@ -444,4 +444,4 @@ def test_what_a_gpu_has_free_is_counted_at_the_peak(monkeypatch: pytest.MonkeyPa
     cuda = {"mem_get_info": (8, 80), "memory_reserved": 72, "max_memory_allocated": 70}
     for name, value in cuda.items():
         monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
-    assert gpu_of(torch.device("cpu")).free() == 6
+    assert gpu_of(torch.device("cpu")).free_bytes() == 6

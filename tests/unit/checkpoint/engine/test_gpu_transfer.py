@@ -33,7 +33,7 @@ def tensors(seed: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("way", ["to_host", "to_device"])
 @pytest.mark.parametrize("piece", [16, 4096])
 def test_all_bytes_arrive(way: str, piece: int) -> None:
-    lanes = PinnedTransfer(torch.device("cpu"), lanes=3, piece=piece)
+    lanes = PinnedTransfer(torch.device("cpu"), threads=3, block_bytes=piece)
     for seed in (1, 2):  # buffers are used again
         source, target = tensors(seed), tensors(0)
         getattr(lanes, way)(list(zip(target, source, strict=True)))
@@ -47,7 +47,7 @@ def test_when_there_are_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     lanes, (source, target) = (
-        PinnedTransfer(torch.device("cpu"), lanes=3, piece=16),
+        PinnedTransfer(torch.device("cpu"), threads=3, block_bytes=16),
         (tensors(1), tensors(0)),
     )
     monkeypatch.setattr(threading.Thread, "start", refused)
@@ -61,7 +61,7 @@ def test_rows_arrive_where_they_belong(
     shape: tuple[int, ...], numpy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes_module, "HAS_NUMPY", numpy)
-    lanes = PinnedTransfer(torch.device("cpu"), lanes=3, piece=64)
+    lanes = PinnedTransfer(torch.device("cpu"), threads=3, block_bytes=64)
     ids = torch.tensor([8, 0, 3])
     parts, expected = [], []
     for dtype in types():
@@ -73,13 +73,13 @@ def test_rows_arrive_where_they_belong(
 
 
 def test_a_failure_in_a_lane_is_raised() -> None:
-    lanes = PinnedTransfer(torch.device("cpu"), lanes=2, piece=64)
+    lanes = PinnedTransfer(torch.device("cpu"), threads=2, block_bytes=64)
 
     def fails(*_: object) -> None:
         raise BufferError
 
     with pytest.raises(BufferError):
-        lanes._bring([(torch.zeros(1000), torch.ones(1000))], None, fails)
+        lanes._transfer([(torch.zeros(1000), torch.ones(1000))], None, fails)
 
 
 def test_pieces_are_no_longer_than_asked_for() -> None:

@@ -33,15 +33,15 @@ def test_an_image_lacks_what_has_changed_since(happens: list[list[int] | None]) 
     made: list[tuple[int, set[int]]] = []  # of what time it is, and what has changed since
     for ids in happens:
         if ids is None:
-            time = ages.now()
+            time = ages.new_version()
             assert time is not None
             made.append((time, set()))
         else:
-            ages.changed(torch.tensor(ids, dtype=torch.long))
+            ages.mark_changed(torch.tensor(ids, dtype=torch.long))
             for _, changed in made:
                 changed.update(ids)
     for time, changed in made:
-        lacked = ages.younger(time, 2, 6)
+        lacked = ages.changed_since(time, 2, 6)
         assert lacked is not None
         wanted = {row - 2 for row in changed if 2 <= row < 8}
         assert set(lacked.nonzero().squeeze(1).tolist()) == wanted
@@ -51,22 +51,22 @@ def test_after_many_saves_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ages_module, "VERSION_DTYPE", torch.int8)
     ages, times = made_ages(), []
     for number in range(300):
-        times.append(ages.now() or 0)
-        ages.changed(torch.tensor([number % ROWS]))
-        last = ages.younger(times[-1], 0, ROWS)
+        times.append(ages.new_version() or 0)
+        ages.mark_changed(torch.tensor([number % ROWS]))
+        last = ages.changed_since(times[-1], 0, ROWS)
         assert last is not None and last.nonzero().tolist() == [[number % ROWS]]
-    assert ages.younger(times[0], 0, ROWS) is None
-    known = [time for time in times if ages.younger(time, 0, ROWS) is not None]
+    assert ages.changed_since(times[0], 0, ROWS) is None
+    known = [time for time in times if ages.changed_since(time, 0, ROWS) is not None]
     assert known == times[-len(known) :] and len(known) > 10
     for back, time in enumerate(reversed(known), 1):
-        lacked = ages.younger(time, 0, ROWS)
+        lacked = ages.changed_since(time, 0, ROWS)
         assert lacked is not None and int(lacked.sum()) == min(back, ROWS)
 
 
 @pytest.mark.parametrize("fails", ["zeros", "cat"])
 def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ages = made_ages()
-    time = ages.now() if fails == "cat" else 1
+    time = ages.new_version() if fails == "cat" else 1
 
     def none_left(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError
@@ -74,15 +74,15 @@ def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as full:
         full.setattr(torch, fails, none_left)
         if fails == "zeros":
-            assert ages.now() is None
+            assert ages.new_version() is None
         for _ in range(ages_module.MAX_LISTS):  # more than wait to be noted
-            ages.changed(torch.tensor([1]))
-    assert time is not None and ages.younger(time, 0, ROWS) is None
-    ages.changed(torch.tensor([1]))
-    again = ages.now()
+            ages.mark_changed(torch.tensor([1]))
+    assert time is not None and ages.changed_since(time, 0, ROWS) is None
+    ages.mark_changed(torch.tensor([1]))
+    again = ages.new_version()
     assert again is not None
-    ages.changed(torch.tensor([3]))
-    lacked = ages.younger(again, 0, ROWS)
+    ages.mark_changed(torch.tensor([3]))
+    lacked = ages.changed_since(again, 0, ROWS)
     assert lacked is not None and lacked.nonzero().tolist() == [[3]]
 
 
@@ -96,9 +96,9 @@ def test_room_is_asked_for_once_and_not_for_every_table(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "zeros", none_left)
     ages = made_ages()
     for save in range(3):
-        assert [ages.now() for _ in range(5)] == [None] * 5
+        assert [ages.new_version() for _ in range(5)] == [None] * 5
         assert len(asked) == save + 1
-        ages.changed(torch.tensor([1]))
+        ages.mark_changed(torch.tensor([1]))
 
 
 def test_without_room_to_tell_which_it_may_be_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,29 +106,29 @@ def test_without_room_to_tell_which_it_may_be_told_later(monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError
 
     ages = made_ages()
-    time = ages.now()
+    time = ages.new_version()
     assert time is not None
-    ages.changed(torch.tensor([3]))
+    ages.mark_changed(torch.tensor([3]))
     with monkeypatch.context() as full:
         full.setattr(torch.Tensor, "__gt__", none_left)
-        assert ages.younger(time, 0, ROWS) is None
-    lacked = ages.younger(time, 0, ROWS)
+        assert ages.changed_since(time, 0, ROWS) is None
+    lacked = ages.changed_since(time, 0, ROWS)
     assert lacked is not None and lacked.nonzero().tolist() == [[3]]
 
 
 def test_many_ids_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ages_module, "MAX_IDS", 4)
     ages = made_ages()
-    time = ages.now()
+    time = ages.new_version()
     same = torch.tensor([1, 2, 3])
     for _ in range(3):  # tables that are told of the same
-        ages.changed(same)
-    assert ages._lists == [same]
+        ages.mark_changed(same)
+    assert ages._pending_lists == [same]
     many = torch.tensor([5, 6])
-    ages.changed(many)
-    assert not ages._lists
-    ages.changed(many)
-    assert not ages._lists
+    ages.mark_changed(many)
+    assert not ages._pending_lists
+    ages.mark_changed(many)
+    assert not ages._pending_lists
     assert time is not None
-    lacked = ages.younger(time, 0, ROWS)
+    lacked = ages.changed_since(time, 0, ROWS)
     assert lacked is not None and lacked.nonzero().squeeze(1).tolist() == [1, 2, 3, 5, 6]

@@ -56,65 +56,65 @@ def test_an_image_is_the_table_at_the_moment_of_its_save(
     history: list[tuple[str, Any]], block: int
 ) -> None:
     table, kept = torch.randn(12, 3), torch.zeros(12)
-    rows = HostRows([table, kept], images=2)
+    rows = HostRows([table, kept], buffers=2)
     rows.block = block
     images = [image_of([table, kept]) for _ in range(2)]
     going: tuple[int, list[Tensor]] | None = None
 
     def finish() -> None:
         if going is not None:
-            rows.finish()
+            rows.finish_copy()
             assert equal(images[going[0]], going[1])
 
     for act, value in history:
         if act == "change":
             ids = torch.tensor(value)
-            rows.before(ids)
-            rows.changed(ids)
+            rows.copy_before_update(ids)
+            rows.mark_changed(ids)
             table[ids] += 1
             kept[ids] += 0.5
         elif act == "save":
             finish()
             going = value, [table.clone(), kept.clone()]
-            rows.begin(value, images[value])
+            rows.start_copy(value, images[value])
         elif act == "copy":
             for _ in range(value):
-                rows.advance()
+                rows.copy_block()
         else:
             finish()
             going = None
             table += 10
-            rows.all_changed()
+            rows.mark_all_changed()
     finish()
 
 
 def test_only_rows_that_have_changed_are_copied_again() -> None:
     table = torch.randn(1000, 4)
-    rows = HostRows([table], images=1)
+    rows = HostRows([table], buffers=1)
     image = image_of([table])
-    rows.begin(0, image)
-    assert rows.advance() == table.nbytes and rows.advance() == 0
+    rows.start_copy(0, image)
+    assert rows.copy_block() == table.nbytes and rows.copy_block() == 0
     ids = torch.tensor([3, 500, 3])
-    rows.before(ids)
-    rows.changed(ids)
+    rows.copy_before_update(ids)
+    rows.mark_changed(ids)
     table[ids] = 7.0
-    rows.begin(0, image)
-    assert rows.advance() == 2 * 16 and rows.advance() == 0
+    rows.start_copy(0, image)
+    assert rows.copy_block() == 2 * 16 and rows.copy_block() == 0
     assert equal(image, [table])
 
 
 def test_a_long_list_is_shortened_or_everything() -> None:
     table = torch.zeros(8, 1)
-    rows = HostRows([table], images=1)
+    rows = HostRows([table], buffers=1)
     image = image_of([table])
-    rows.begin(0, image)
-    rows.finish()
+    rows.start_copy(0, image)
+    rows.finish_copy()
     for _ in range(20):
-        rows.changed(torch.tensor([5, 6]))
-    assert sum(ids.numel() for ids in rows._lacking[0] or ()) <= 8
-    rows.changed(torch.arange(8))
-    rows.changed(torch.arange(8))
-    assert rows._lacking[0] is None
+        rows.mark_changed(torch.tensor([5, 6]))
+    assert sum(ids.numel() for ids in rows._missing[0] or ()) <= 8
+    rows.mark_changed(torch.arange(8))
+    rows.mark_changed(torch.arange(8))
+    assert rows._missing[0] is None
 
 
 def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
@@ -127,7 +127,7 @@ def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
         "sparse adam": lambda p: torch.optim.SparseAdam(list(p), lr=0.1),
     }
     opt = kinds[optimizer](bags.parameters())
-    tracker = RowTracker([opt], images=2)
+    tracker = RowTracker([opt], buffers=2)
     held: list[tuple[list[Tensor], list[Tensor]]] = []
     images: list[dict[int, Tensor]] = [{}, {}]
     threads: list[threading.Thread] = []
@@ -152,8 +152,8 @@ def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
             numbers = [n for n, owner in found.items() if owner is rows]
             places = {t.data_ptr(): n for n, t in live.items() if n in numbers}
             parts = [image[places[part.data_ptr()]] for part in rows.tensors]
-            rows.begin((len(held) - 1) % 2, parts)
-        threads = [threading.Thread(target=rows.finish) for rows in tables]
+            rows.start_copy((len(held) - 1) % 2, parts)
+        threads = [threading.Thread(target=rows.finish_copy) for rows in tables]
         for thread in threads:
             thread.start()
         if len(held) >= 2:
@@ -161,7 +161,7 @@ def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
     for thread in threads:
         thread.join()
     assert len(held) == len(save_at)
-    assert equal(held[-1][1], held[-1][0]) and not tracker.torn
+    assert equal(held[-1][1], held[-1][0]) and not tracker.invalidated
 
 
 def tensors(bags: nn.Module, opt: torch.optim.Optimizer) -> list[Tensor]:
@@ -179,7 +179,7 @@ def test_real_training_while_images_are_made(optimizer: str) -> None:
 def test_a_change_past_the_optimizer_is_noticed() -> None:
     bag = nn.Embedding(50, 4, sparse=True)
     opt = torch.optim.Adagrad(bag.parameters())
-    tracker = RowTracker([opt], images=1)
+    tracker = RowTracker([opt], buffers=1)
 
     def step() -> None:
         bag(torch.tensor([1, 2])).sum().backward()
@@ -190,22 +190,22 @@ def test_a_change_past_the_optimizer_is_noticed() -> None:
     live = dict(enumerate(tensors(bag, opt)))
     image = [torch.empty_like(t) for t in live.values()]
     (rows,) = set(tracker.find(live).values())
-    rows.begin(0, image)
-    rows.finish()
+    rows.start_copy(0, image)
+    rows.finish_copy()
     with torch.no_grad():
         bag.weight[40] = 3.0
     tracker.find(live)
-    rows.begin(0, image)
-    rows.finish()
-    assert equal(image, list(live.values())) and not tracker.torn
+    rows.start_copy(0, image)
+    rows.finish_copy()
+    assert equal(image, list(live.values())) and not tracker.invalidated
     step()
-    rows.begin(0, image)
+    rows.start_copy(0, image)
     rows.block = 1
-    rows.advance()
+    rows.copy_block()
     with torch.no_grad():
         bag.weight.mul_(2)
     step()
-    assert tracker.torn
+    assert tracker.invalidated
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -213,7 +213,7 @@ def test_a_change_past_the_optimizer_is_noticed_though_others_step(shared: bool)
     bags = nn.ModuleList(nn.Embedding(50, 4, sparse=True) for _ in range(2))
     groups = [bags.parameters()] if shared else [bag.parameters() for bag in bags]
     opts = [torch.optim.SGD(group, lr=0.1) for group in groups]
-    tracker = RowTracker(opts, images=1)
+    tracker = RowTracker(opts, buffers=1)
 
     def step(looked_up: Sequence[nn.Module]) -> None:
         for opt in opts:
@@ -230,8 +230,8 @@ def test_a_change_past_the_optimizer_is_noticed_though_others_step(shared: bool)
             bags[1].weight[40] = change
         step(bags[:1])
         for number, rows in tracker.find(live).items():
-            rows.begin(0, images[number])
-            rows.finish()
+            rows.start_copy(0, images[number])
+            rows.finish_copy()
         assert all(equal(images[number], [live[number]]) for number in live)
 
 
@@ -239,7 +239,7 @@ def test_what_may_change_as_a_whole_is_not_tracked() -> None:
     dense, momentum = nn.Embedding(9, 2), nn.Embedding(9, 2, sparse=True)
     plain = torch.optim.Adagrad(dense.parameters())
     heavy = torch.optim.SGD(momentum.parameters(), lr=0.1, momentum=0.9)
-    tracker = RowTracker([plain, heavy], images=2)
+    tracker = RowTracker([plain, heavy], buffers=2)
     for module, opt in ((dense, plain), (momentum, heavy)):
         module(torch.tensor([1])).sum().backward()
         opt.step()
@@ -250,13 +250,13 @@ def test_what_may_change_as_a_whole_is_not_tracked() -> None:
 def test_a_gradient_that_becomes_dense_ends_the_tracking() -> None:
     bag = nn.Embedding(9, 2, sparse=True)
     opt = torch.optim.SGD(bag.parameters(), lr=0.1)
-    tracker = RowTracker([opt], images=1)
+    tracker = RowTracker([opt], buffers=1)
     bag(torch.tensor([1])).sum().backward()
     opt.step()
     live = {0: bag.weight.detach()}
     (rows,) = tracker.find(live).values()
     image = image_of([live[0]])
-    rows.begin(0, image)
+    rows.start_copy(0, image)
     before = live[0].clone()
     bag.weight.grad = torch.ones(9, 2)
     opt.step()
@@ -265,7 +265,7 @@ def test_a_gradient_that_becomes_dense_ends_the_tracking() -> None:
 
 
 def test_blocks_are_small() -> None:
-    assert HostRows([torch.zeros(10, 4)], images=1).block * 16 <= rows_module.BLOCK_BYTES
+    assert HostRows([torch.zeros(10, 4)], buffers=1).block * 16 <= rows_module.BLOCK_BYTES
 
 
 def gathered(images: int = 2) -> tuple[DeviceRows, list[Tensor], list[list[Tensor]]]:
@@ -275,10 +275,10 @@ def gathered(images: int = 2) -> tuple[DeviceRows, list[Tensor], list[list[Tenso
     rows = DeviceRows(live, images)
     views = [[torch.zeros(50, 4), torch.zeros(50, 4)] for _ in range(images)]
     for image in range(images):
-        assert not rows.begin(image, views[image]), "nothing is in it yet"
+        assert not rows.start_copy(image, views[image]), "nothing is in it yet"
         for view, tensor in zip(views[image], live, strict=True):
             view.copy_(tensor)
-    rows.changes()
+    rows.take_changes()
     return rows, live, views
 
 
@@ -289,32 +289,32 @@ def test_rows_of_a_gpu_are_those_of_the_save() -> None:
     for step in range(80):
         ids = torch.randint(0, 40, (5,), generator=draw)
         noted.append(ids)
-        rows.before(ids)
-        rows.changed(ids)
+        rows.copy_before_update(ids)
+        rows.mark_changed(ids)
         table[ids] += 1
         sums[ids] = step
         if step % 16 == 15:  # by then more ids were noted than there are rows
             image = step // 16 % 2
-            assert rows.begin(image, views[image])
+            assert rows.start_copy(image, views[image])
             wanted = [table.clone(), sums.clone()]
             rows.prepare()
             table.zero_()  # as the optimizer may from now on
-            rows.finish()
+            rows.finish_copy()
             table.copy_(wanted[0])
             assert equal(views[image], wanted)
-    changed = rows.changes()
+    changed = rows.take_changes()
     assert changed is not None
     assert torch.equal(rows.ids(changed), torch.cat(noted).unique())
 
 
 def test_an_optimizer_waits_until_rows_of_a_gpu_are_gathered() -> None:
     rows, (table, _), views = gathered()
-    rows.changed(torch.tensor([3]))
-    rows.begin(0, views[0])
+    rows.mark_changed(torch.tensor([3]))
+    rows.start_copy(0, views[0])
     wanted = table.clone()
 
     def optimizer() -> None:
-        rows.before(torch.tensor([3]))
+        rows.copy_before_update(torch.tensor([3]))
         table.zero_()
 
     thread = threading.Thread(target=optimizer)
@@ -323,24 +323,24 @@ def test_an_optimizer_waits_until_rows_of_a_gpu_are_gathered() -> None:
     assert thread.is_alive()
     rows.prepare()
     thread.join()
-    rows.finish()
+    rows.finish_copy()
     assert torch.equal(views[0][0], wanted)
 
 
 def test_an_optimizer_does_not_wait_for_rows_that_nobody_wants() -> None:
     rows, _, views = gathered()
-    rows.changed(torch.tensor([3]))
-    rows.begin(0, views[0])
-    assert rows.give_up()
-    rows.before(torch.tensor([3]))
-    rows.finish()
-    assert not rows.begin(0, views[0]), "it lacks everything"
+    rows.mark_changed(torch.tensor([3]))
+    rows.start_copy(0, views[0])
+    assert rows.abandon()
+    rows.copy_before_update(torch.tensor([3]))
+    rows.finish_copy()
+    assert not rows.start_copy(0, views[0]), "it lacks everything"
 
 
 def test_a_change_past_the_optimizer_is_noticed_when_the_image_is_made() -> None:
     bag = nn.Embedding(50, 4, sparse=True)
     opt = torch.optim.SGD(bag.parameters(), lr=0.1)
-    tracker = RowTracker([opt], images=1)
+    tracker = RowTracker([opt], buffers=1)
 
     def step() -> None:
         bag(torch.tensor([1, 2])).sum().backward()
@@ -350,18 +350,18 @@ def test_a_change_past_the_optimizer_is_noticed_when_the_image_is_made() -> None
     step()
     live = {0: bag.weight.detach()}
     (rows,) = tracker.find(live).values()
-    rows.begin(0, image_of([live[0]]))
+    rows.start_copy(0, image_of([live[0]]))
     step()
-    rows.finish()
-    assert tracker.settled()
-    rows.begin(0, image_of([live[0]]))
+    rows.finish_copy()
+    assert tracker.is_consistent()
+    rows.start_copy(0, image_of([live[0]]))
     with torch.no_grad():
         bag.weight.clamp_(-1, 1)
-    rows.finish()
-    assert not tracker.settled()
+    rows.finish_copy()
+    assert not tracker.is_consistent()
     assert tracker.find(live) == {}, "it may happen again: from now on the table is copied"
     step()
-    assert tracker.settled()
+    assert tracker.is_consistent()
 
 
 def by_closure(bag: nn.Module, opt: Any, draw: Any) -> None:
@@ -424,7 +424,7 @@ def test_an_image_is_right_or_torn_whatever_is_in_a_step(
     opt = getattr(torch.optim, optimizer)(list(bag.parameters()), lr=0.1)
     if hooked is not None and order == "first":
         hooked(opt, change)
-    tracker = RowTracker([opt], images=2)
+    tracker = RowTracker([opt], buffers=2)
     if hooked is not None and order == "last":
         hooked(opt, change)
     step(bag, opt, draw)
@@ -437,17 +437,17 @@ def test_an_image_is_right_or_torn_whatever_is_in_a_step(
         for rows in dict.fromkeys(found.values()):
             rows.block = 1
             places = {tensor.data_ptr(): view for tensor, view in zip(live, image, strict=True)}
-            rows.begin(number % 2, [places[part.data_ptr()] for part in rows.tensors])
-            rows.advance()
+            rows.start_copy(number % 2, [places[part.data_ptr()] for part in rows.tensors])
+            rows.copy_block()
         for at in set(range(len(live))) - found.keys():
             image[at].copy_(live[at])
         if hooked is not None and order == "between" and number == 3:
             hooked(opt, change)
         step(bag, opt, draw)
         for rows in dict.fromkeys(found.values()):
-            rows.finish()
-        torn = tracker.torn or not tracker.settled()
-        tracker.torn = False
+            rows.finish_copy()
+        torn = tracker.invalidated or not tracker.is_consistent()
+        tracker.invalidated = False
         assert torn or equal(image, wanted), number
     tracker.close()
     assert hooked is not None or set(found) == set(range(len(live))), "it is tracked to the end"
@@ -456,7 +456,7 @@ def test_an_image_is_right_or_torn_whatever_is_in_a_step(
 def test_a_momentum_that_is_set_later_ends_the_tracking() -> None:
     bag = nn.Embedding(9, 2, sparse=True)
     opt = torch.optim.SGD(bag.parameters(), lr=0.1)
-    tracker = RowTracker([opt], images=1)
+    tracker = RowTracker([opt], buffers=1)
     by_itself(bag, opt, None)
     live = {0: bag.weight.detach()}
     assert tracker.find(live)

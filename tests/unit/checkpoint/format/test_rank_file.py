@@ -56,7 +56,7 @@ def test_everything_lies_where_it_is_said_to(
         if isinstance(given, TensorItem):
             assert item.data % 64 == 0
     assert manifests.part_from_bytes(where.read("part-3.json")) == part
-    assert sorted(where.names()) == ["__3_0.distcp", "part-3.json"]
+    assert sorted(where.list_names()) == ["__3_0.distcp", "part-3.json"]
 
 
 def test_a_rate_is_kept() -> None:

@@ -39,27 +39,27 @@ def test_a_mark_is_read_where_there_is_no_draft(store: str) -> None:
     assert write_abort_mark(draft, GIVEN)
     assert find_abort_mark(draft) == find_abort_mark(Draft(store, 5, "id", 2)) == GIVEN
     assert find_abort_mark(Draft(store, 5, "other", 2)) is None
-    assert Store(store).listed() == ([], [])
+    assert Store(store).scan() == ([], [])
     assert write_abort_mark(draft, AbortMark(0, "another reason")), "rank 0 has the last word"
     assert find_abort_mark(draft) == AbortMark(0, "another reason")
 
 
 def test_half_a_mark_is_none(store: str) -> None:
     draft = Draft(store, 5, "id", 2)
-    draft.place.make()
+    draft.place.make_folder()
     draft.place.write(layout.abort_mark_name(5, "id"), b'{"rank": 1, "wh')
     assert find_abort_mark(draft) is None
     sweep(store)
-    assert layout.abort_mark_name(5, "id") in open_place(store).names()
+    assert layout.abort_mark_name(5, "id") in open_place(store).list_names()
     sweep(store, now=1e12)
-    assert layout.abort_mark_name(5, "id") not in open_place(store).names()
+    assert layout.abort_mark_name(5, "id") not in open_place(store).list_names()
 
 
 def test_ones_own_go_with_the_next_checkpoint(store: str) -> None:
     write_abort_mark(Draft(store, 5, "id", 2), GIVEN)
     kept = save(store, 6, "next")
     sweep(store)
-    assert [name for name in open_place(store).names() if "given" in name] == []
+    assert [name for name in open_place(store).list_names() if "given" in name] == []
     assert Store(store).checkpoints() == [kept]
 
 
@@ -74,7 +74,7 @@ def test_those_of_somebody_who_lives_or_cannot_be_asked_stay(store: str) -> None
         draft.place.write(name, json.dumps({**told, "owner": told["owner"] | owner}).encode())
         sweep(store)
         assert find_abort_mark(draft) == GIVEN
-    sweep(store, now=draft.place.changed(name) + ABANDONED_S + 1)
+    sweep(store, now=draft.place.modified_at(name) + ABANDONED_S + 1)
     assert find_abort_mark(draft) is None
 
 

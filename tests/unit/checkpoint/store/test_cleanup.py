@@ -61,7 +61,7 @@ def test_behind_a_url_the_owner_is_asked() -> None:
     draft = Draft(url, 5, "id", 1)
     where = open_place(url)
     with draft:
-        (owner,) = (name for name in where.names(draft.name) if name.startswith("owner-"))
+        (owner,) = (name for name in where.list_names(draft.name) if name.startswith("owner-"))
         told = where.read(f"{draft.name}/{owner}")
     where.write(f"{draft.name}/__0_0.distcp", b"torn")
     assert sweep(url) == [], "nobody says who writes it: it is given time"
@@ -69,8 +69,8 @@ def test_behind_a_url_the_owner_is_asked() -> None:
     assert sweep(url) == [draft.name]
     where.write(f"{draft.name}/{owner}", told.replace(b'"boot": "', b'"boot": "elsewhere'))
     assert sweep(url) == [], "it may run on another machine"
-    assert sweep(url, now=where.changed(draft.name) + ABANDONED_S + 1) == [draft.name]
-    assert where.names() == []
+    assert sweep(url, now=where.modified_at(draft.name) + ABANDONED_S + 1) == [draft.name]
+    assert where.list_names() == []
 
 
 def test_a_deletion_that_was_cut_short_is_finished(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_was_replaced_stays_where_the_new_one_is_damaged(tmp_path: Path) ->
     new = save(tmp_path, 5, "new")
     (Path(new.path) / "manifest.json").write_bytes(b"")
     assert sweep(tmp_path) == []
-    found = Store(tmp_path).newest_good("full")
+    found = Store(tmp_path).latest_valid("full")
     assert found.checkpoint is not None and found.checkpoint.manifest.save_id == "old"
     assert len(found.notes) == 1
 

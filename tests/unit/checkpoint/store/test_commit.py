@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_saved_listed_and_good(store: str) -> None:
     assert Store(store).checkpoints() == []
-    assert Store(store).newest_good().checkpoint is None
+    assert Store(store).latest_valid().checkpoint is None
     saved = [save(store, step, f"id{step}", world=2, extra={"at": step}) for step in (5, 10, 7)]
     found = Store(store).checkpoints()
     assert found == saved[::-1], "the newest is the last one, not the furthest"
@@ -51,17 +51,17 @@ def test_saved_listed_and_good(store: str) -> None:
         "__1_0.distcp",
     ]
     there = open_place(store) if "memory" in store or "://" not in store else FsspecPlace(store)
-    names = {*there.names(found[0].name)}
+    names = {*there.list_names(found[0].name)}
     assert names == {".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json"}
     assert there.read("latest") == f"{found[0].name}\n".encode()
-    assert Store(store).newest_good("full").checkpoint == found[0]
+    assert Store(store).latest_valid("full").checkpoint == found[0]
 
 
 def test_a_step_that_is_saved_again(store: str) -> None:
     save(store, 5, "first")
     again = save(store, 5, "second")
     assert Store(store).checkpoints() == [again]
-    assert Store(store).newest_good("full").checkpoint == again
+    assert Store(store).latest_valid("full").checkpoint == again
 
 
 def test_it_is_not_there_before_all_parts_are(store: str) -> None:
@@ -71,7 +71,7 @@ def test_it_is_not_there_before_all_parts_are(store: str) -> None:
             commit(draft, metadata)
         assert raised.value.fields["ranks"] == [0, 2]
         assert Store(store).checkpoints() == []
-        assert Store(store).newest_good().notes == ()
+        assert Store(store).latest_valid().notes == ()
         write_part(draft.folder, 0, items("id", 0))
         write_part(draft.folder, 2, items("id", 2))
         commit(draft, metadata)
@@ -156,9 +156,9 @@ def test_a_failing_disk_is_told_of(
             with pytest.raises(SaveFailed, check=has_code("store-failed")) as raised:
                 commit(draft, metadata)
         assert raised.value.fields["errno"] == errno.EIO
-        assert Store(tmp_path).newest_good("full").checkpoint == old
+        assert Store(tmp_path).latest_valid("full").checkpoint == old
         commit(draft, metadata)
-    assert Store(tmp_path).newest_good().checkpoint != old
+    assert Store(tmp_path).latest_valid().checkpoint != old
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_two_jobs_on_one_store(tmp_path: Path) -> None:
     ]
     assert [job.communicate(timeout=80)[1] for job in jobs] == [b"", b""]
     assert [job.returncode for job in jobs] == [0, 0]
-    found = Store(tmp_path).newest_good("full")
+    found = Store(tmp_path).latest_valid("full")
     assert found.notes == () and found.checkpoint is not None
     assert found.checkpoint.manifest.save_id in ("a19", "b19")
     assert found.checkpoint.manifest.sequence == 40

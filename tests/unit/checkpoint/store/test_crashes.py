@@ -42,7 +42,7 @@ class Saves(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        open_place(STORE).make()
+        open_place(STORE).make_folder()
 
     def killed(self, power: int | None) -> None:
         self.open.clear()
@@ -100,7 +100,7 @@ class Saves(RuleBasedStateMachine):
     def sweep(self, calls: int, power: int | None) -> None:
         with self.until(calls, power):
             sweep(STORE)
-            names = open_place(STORE).names()
+            names = open_place(STORE).list_names()
             over = (".trash", ".new", ".given-up")
             assert not [name for name in names if name.startswith(over)]
             drafts = {name for name in names if name.startswith(".draft")}
@@ -113,7 +113,7 @@ class Saves(RuleBasedStateMachine):
     )
     def retain(self, last: int, calls: int, power: int | None) -> None:
         there = self.listed()
-        parents = {one.manifest.save_id: one.manifest.parent for one in Store(STORE).listed()[0]}
+        parents = {one.manifest.save_id: one.manifest.parent for one in Store(STORE).scan()[0]}
         kept: set[str] = set()
         for one in there[:last]:
             at: str | None = one.manifest.save_id
@@ -123,7 +123,7 @@ class Saves(RuleBasedStateMachine):
         self.due = [one for one in self.due if one in kept]
         with self.until(calls, power):
             retain(STORE, Policy(last=last))
-            assert {one.manifest.save_id for one in Store(STORE).listed()[0]} == kept
+            assert {one.manifest.save_id for one in Store(STORE).scan()[0]} == kept
 
     @rule(power=POWER)
     def crash(self, power: int | None) -> None:
@@ -141,7 +141,7 @@ class Saves(RuleBasedStateMachine):
         for due in self.due:
             later = told[told.index(due) :]
             assert any(one in there and self.steps[one] == self.steps[due] for one in later)
-        found = store.newest_good("full")
+        found = store.latest_valid("full")
         assert found.notes == ()
         assert (found.checkpoint is None) == (not there)
         if self.due:

@@ -40,7 +40,7 @@ def test_rules_add_up(store: str) -> None:
     retain(store, Policy(last=1))
     assert steps(store) == [60]
     assert retain(store, Policy(last=1)) == []
-    assert Store(store).newest_good("full").notes == ()
+    assert Store(store).latest_valid("full").notes == ()
 
 
 def test_an_anchor_stays_until_it_is_released(store: str) -> None:
@@ -77,7 +77,7 @@ def test_what_was_replaced_goes(store: str) -> None:
     save(store, 1, "one")
     save(store, 1, "two")
     assert len(retain(store, Policy(last=3))) == 1
-    assert [one.manifest.save_id for one in Store(store).listed()[0]] == ["two"]
+    assert [one.manifest.save_id for one in Store(store).scan()[0]] == ["two"]
 
 
 def test_what_is_damaged_does_not_count(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_is_damaged_does_not_count(tmp_path: Path) -> None:
     for step in (3, 4):
         (tmp_path / f"step-{step:010}" / "__0_0.distcp").write_bytes(b"")
     assert retain(tmp_path, Policy(last=1)) == ["step-0000000001"]
-    found = Store(tmp_path).newest_good()
+    found = Store(tmp_path).latest_valid()
     assert found.checkpoint is not None and found.checkpoint.step == 2
 
 

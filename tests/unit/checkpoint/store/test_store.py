@@ -34,12 +34,12 @@ def test_a_flipped_bit_is_found_wherever_it_is(name: str, tmp_path: Path) -> Non
     chance = random.Random(7)
     for bit in {0, bits - 1, *(chance.randrange(bits) for _ in range(examples(150)))}:
         flip(path, bit)
-        found = Store(tmp_path).newest_good("full")
+        found = Store(tmp_path).latest_valid("full")
         assert found.checkpoint == old, bit
         (note,) = found.notes
         assert "step-0000000002" in note and code_of(note)
         flip(path, bit)
-    assert Store(tmp_path).newest_good("full").checkpoint == new
+    assert Store(tmp_path).latest_valid("full").checkpoint == new
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -53,7 +53,7 @@ def test_a_file_that_is_cut_or_gone_is_found(name: str, depth: str, tmp_path: Pa
             path.unlink()
         else:
             os.truncate(path, size)
-        found = Store(tmp_path).newest_good(depth)  # type: ignore[arg-type]
+        found = Store(tmp_path).latest_valid(depth)  # type: ignore[arg-type]
         assert found.checkpoint == old
         assert len(found.notes) == 1
 
@@ -75,7 +75,7 @@ def test_a_foreign_manifest_has_one_reason(
     if content is not None:
         (tmp_path / "step-0000000009" / "manifest.json").write_bytes(content)
     save(tmp_path, 1, "old")
-    found = Store(tmp_path).newest_good()
+    found = Store(tmp_path).latest_valid()
     assert found.checkpoint is not None and found.checkpoint.step == 1
     (note,) = found.notes
     assert "step-0000000009" in note and code_of(note) == code
@@ -84,7 +84,7 @@ def test_a_foreign_manifest_has_one_reason(
 def test_a_checkpoint_under_another_name_is_not_taken_for_it(tmp_path: Path) -> None:
     one = save(tmp_path, 1, "old")
     os.rename(one.path, tmp_path / "step-0000000002")
-    found = Store(tmp_path).newest_good()
+    found = Store(tmp_path).latest_valid()
     assert found.checkpoint is None
     (note,) = found.notes
     assert "step-0000000002" in note and code_of(note) == "manifest-of-other-step"
@@ -94,10 +94,10 @@ def test_a_delta_is_as_good_as_what_it_builds_on(tmp_path: Path) -> None:
     full = save(tmp_path, 1, "full")
     save(tmp_path, 2, "delta1", parent="full")
     last = save(tmp_path, 3, "delta2", parent="delta1")
-    assert Store(tmp_path).newest_good("full").checkpoint == last
+    assert Store(tmp_path).latest_valid("full").checkpoint == last
     assert [one.step for one in Store(tmp_path).chain(last)] == [1, 2, 3]
     (Path(full.path) / "__0_0.distcp").write_bytes(b"")
-    found = Store(tmp_path).newest_good()
+    found = Store(tmp_path).latest_valid()
     assert found.checkpoint is None
     assert [set(re.findall(r"step-\d+", note)) for note in found.notes] == [
         {"step-0000000003", "step-0000000001"},  # which it builds on
@@ -121,7 +121,7 @@ def test_a_delta_without_a_parent_is_passed_over(tmp_path: Path) -> None:
     full = save(tmp_path, 1, "full")
     save(tmp_path, 2, "delta", parent="full")
     shutil.rmtree(full.path)
-    found = Store(tmp_path).newest_good()
+    found = Store(tmp_path).latest_valid()
     (note,) = found.notes
     assert "step-0000000002" in note and code_of(note) == "parent-missing"
 

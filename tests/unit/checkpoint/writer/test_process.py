@@ -32,12 +32,12 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
     """With one image; what a checkpoint holds is described without torch."""
     monkeypatch.setattr("headway.checkpoint.writer.tasks._metadata_builder", lambda job: metadata)
     with socket.socket() as unused:
-        found = Writer(unused, linger_s=1.0)
-        found.asker = os.getpid()
-        found.images.reserve(1, 4096)
+        found = Writer(unused, idle_s=1.0)
+        found.client_pid = os.getpid()
+        found.buffer_set.reserve(1, 4096)
         found.layouts["plan"] = {"tensors": [["w", "", 0, 64]], "values": ["v"], "metadata": ""}
         yield found
-        found.images.close()
+        found.buffer_set.close()
 
 
 def ask(writer: Writer, store: Path, step: int, **more: Any) -> None:
@@ -49,7 +49,7 @@ def ask(writer: Writer, store: Path, step: int, **more: Any) -> None:
     os.write(ids, bytes(8) + (1).to_bytes(8, "little"))
     writer._filling({"image": 0, "step": step})
     told = {"image": 0, "good": True, "write": True, "layout": "plan", "values": [VALUE]}
-    writer._whole({**told, "job": {**job, **more}, "changed": changed, "handles": [ids]})
+    writer._buffer_ready({**told, "job": {**job, **more}, "changed": changed, "handles": [ids]})
 
 
 def work(writer: Writer) -> None:
@@ -58,19 +58,19 @@ def work(writer: Writer) -> None:
     try:
         writer._write(asked, time.monotonic())
     except SaveFailed as error:
-        writer._over(asked.job, asked.asker, 0.0, error_outcome(error))
+        writer._record_outcome(asked.job, asked.client_pid, 0.0, error_outcome(error))
     writer.busy.remove(asked.image)
     settle(writer)
 
 
 def settle(writer: Writer) -> None:
-    for number, one in reversed(list(enumerate(list(writer.waiting)))):
+    for number, one in reversed(list(enumerate(list(writer.pending)))):
         if _ready(one):
-            writer._commit(one, writer.waiting[:number])
+            writer._commit(one, writer.pending[:number])
             break
-    for one in list(writer.waiting):
-        if given := writer._hopeless(one):
-            writer._drop(one, given)
+    for one in list(writer.pending):
+        if given := writer._stale_reason(one):
+            writer._abort_pending(one, given)
 
 
 def codes(writer: Writer) -> list[str]:
@@ -105,7 +105,7 @@ def test_what_cannot_be_written_is_told_and_leaves_nothing_open(
     writer: Writer, tmp_path: Path
 ) -> None:
     (tmp_path / "store").mkdir()
-    assert writer.images.all[0].view  # mapped once, and for good
+    assert writer.buffer_set.buffers[0].view  # mapped once, and for good
     before = len(os.listdir("/proc/self/fd"))
     for step in (1, 2):
         ask(writer, tmp_path / "store", step)
@@ -168,21 +168,21 @@ def test_a_draft_that_was_taken_away_is_given_up(writer: Writer, tmp_path: Path)
     ask(writer, tmp_path, 1, world=2)
     work(writer)
     assert writer._status()["waiting"] == [1]
-    shutil.rmtree(writer.waiting[0].draft.folder)
+    shutil.rmtree(writer.pending[0].draft.folder)
     settle(writer)
     assert given_up(writer) == [(0, "files-removed")]
-    assert not writer._at_work()
+    assert not writer._has_work()
 
 
 def test_a_rank_does_not_hear_of_the_saves_of_another(writer: Writer, tmp_path: Path) -> None:
     ask(writer, tmp_path, 1, world=2)
     work(writer)
-    writer.asker += 1  # the first one was killed, and another process is there
+    writer.client_pid += 1  # the first one was killed, and another process is there
     assert writer._status()["waiting"] == []
     ask(writer, tmp_path, 2)
     work(writer)
     assert codes(writer) == [""], "nothing of step 1, which was given up"
-    assert not writer._at_work()
+    assert not writer._has_work()
 
 
 def test_the_end_does_not_wait_long_for_ranks_that_are_gone(
@@ -190,13 +190,13 @@ def test_the_end_does_not_wait_long_for_ranks_that_are_gone(
 ) -> None:
     ask(writer, tmp_path, 1, world=2)
     work(writer)
-    writer.asker += 1
-    writer.ending = time.monotonic()
+    writer.client_pid += 1
+    writer.ending_since = time.monotonic()
     settle(writer)
-    assert writer._at_work()
+    assert writer._has_work()
     monkeypatch.setattr(process, "FIRST_MESSAGE_S", -1.0)
     settle(writer)
-    assert not writer._at_work()
+    assert not writer._has_work()
 
 
 def test_a_rank_that_is_killed_while_it_ends_does_not_keep_the_writer(
@@ -209,14 +209,14 @@ def test_a_rank_that_is_killed_while_it_ends_does_not_keep_the_writer(
         theirs.close()
         with pytest.raises(protocol.PeerClosed):
             writer._end({"from": ours})
-    assert writer.ending is None and writer._at_work()
+    assert writer.ending_since is None and writer._has_work()
 
 
 def test_another_rank_waits_until_it_is_settled(writer: Writer, tmp_path: Path) -> None:
     ask(writer, tmp_path, 1, rank=1, world=2)
     work(writer)
     assert writer._status()["waiting"] == [1]
-    shutil.rmtree(writer.waiting[0].draft.folder)
+    shutil.rmtree(writer.pending[0].draft.folder)
     settle(writer)
     assert given_up(writer) == [(0, "")]
     with contextlib.suppress(FileNotFoundError):
@@ -246,16 +246,16 @@ def test_what_is_not_due_is_not_looked_at(
     looks = []
     monkeypatch.setattr(process, "_ready", lambda one: looks.append(one))
     for now in (100.0, 100.001, 110.0):
-        writer._look(now)
-    assert len(looks) == 2 and writer.waiting[0].next > 110.0
-    writer.waiting[0].held.close()
+        writer._check_pending(now)
+    assert len(looks) == 2 and writer.pending[0].next_check > 110.0
+    writer.pending[0].stack.close()
 
 
 def test_only_the_layouts_of_images_are_kept(writer: Writer, tmp_path: Path) -> None:
     ask(writer, tmp_path, 1)
     for number in range(5):
         writer._layout({"id": f"plan-{number}", "layout": {}})
-    assert list(writer._all()["layouts"]) == ["plan", "plan-4"]
+    assert list(writer._full_status()["layouts"]) == ["plan", "plan-4"]
 
 
 def test_a_store_that_takes_nothing_is_told_of(
@@ -263,7 +263,7 @@ def test_a_store_that_takes_nothing_is_told_of(
 ) -> None:
     assert writer._status()["stalled_s"] == 0
     ask(writer, tmp_path, 1)
-    monkeypatch.setattr(writer, "_moved", time.monotonic() - 50)
+    monkeypatch.setattr(writer, "_progress_at", time.monotonic() - 50)
     assert 50 <= writer._status()["stalled_s"] < 80
     work(writer)
     assert writer._status()["stalled_s"] == 0

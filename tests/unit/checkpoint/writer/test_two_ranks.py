@@ -46,15 +46,15 @@ class Rank:
 
     def __init__(self, number: int, store: str) -> None:
         self.number, self.store = number, store
-        self.client = WriterClient(f"headway-test-{secrets.token_hex(8)}", linger_s=60.0)
+        self.client = WriterClient(f"headway-test-{secrets.token_hex(8)}", writer_idle_s=60.0)
         self.client.reserve(1, 4096)
-        protocol.close(self.client.images())
+        protocol.close(self.client.descriptors())
         state = {"w": torch.zeros(4)}
         plan = plans.make_plan(state)
-        layout = layout_of(plan, plan.share(state).tensors, [0])
+        layout = layout_of(plan, plan.local_items(state).tensors, [0])
         if number:
             layout |= {"tensors": [], "values": []}
-        self.client.tell("layout", id="plan", layout=layout)
+        self.client.send("layout", id="plan", layout=layout)
 
     def save(self, step: int, *, good: bool = True, rate: float | None = None) -> None:
         job = {"store": self.store, "save_id": f"s-{step}", "rank": self.number, "world": 2}
@@ -62,8 +62,8 @@ class Rank:
         about = {"layout": "plan", "values": [], "changed": [], "write": True}
         ids = os.memfd_create("rows")
         os.write(ids, bytes(8))
-        self.client.tell("filling", image=0, step=step)
-        self.client.tell("whole", ids, image=0, good=good, job=job, **about)
+        self.client.send("filling", image=0, step=step)
+        self.client.send("whole", ids, image=0, good=good, job=job, **about)
         os.close(ids)
 
     def problems(self, count: int) -> list[Problem]:
@@ -98,7 +98,7 @@ def ranks(store: str, writers: list[Started]) -> Iterator[list[Rank]]:
 
 
 def marks(store: str) -> list[str]:
-    return [name for name in open_place(store).names() if name.startswith(".given-up")]
+    return [name for name in open_place(store).list_names() if name.startswith(".given-up")]
 
 
 def test_rank_0_gave_up_before_the_other_began(ranks: list[Rank], store: str) -> None:
@@ -152,6 +152,6 @@ def test_the_mark_is_there_after_rank_0_was_killed(ranks: list[Rank], store: str
     first, second = ranks
     first.save(1, rate=BAD_RATE)
     first.problems(1)
-    os.kill(first.client.found["pid"], 9)
+    os.kill(first.client.hello["pid"], 9)
     second.save(1)
     assert second.problems(1) == [by(0, "rate-invalid")]
