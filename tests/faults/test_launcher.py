@@ -238,7 +238,7 @@ ForkserverClient.receive_report = hear
     ),
     "a fault in the evidence": Row(
         options=RESTARTS,
-        patch=broken("launch.evidence:Evidence.all"),
+        patch=broken("launch.evidence:Evidence.all_facts"),
         act=terminate,
         code=9,
         outcomes=("preempted",),

@@ -40,8 +40,10 @@ class FaultInjector:
         self.run_folder = run_folder
         self.folder = str(run_folder.journal)
         self.host = os.uname().nodename
-        before = _claimed_keys(os.listdir(self.folder), plan.mark)
-        self._earlier = {number: 1 + max(map(_occurrence, keys)) for number, keys in before.items()}
+        claimed = _claimed_keys(os.listdir(self.folder), plan.mark)
+        self._earlier = {
+            number: 1 + max(map(_occurrence, keys)) for number, keys in claimed.items()
+        }
         self._ran: dict[int, float] = {}
         self._steps: dict[int, dict[int, int]] = {}
         self._answered = {n for n in os.listdir(self.folder) if claims.parse_claim(n, plan.mark)}
@@ -235,13 +237,13 @@ class FaultInjector:
 
     def _kill_rest(self, fault: Fault, pids: set[int]) -> None:
         everything = self._everything()
-        rest = everything if fault.who == "launcher" else pids & everything
-        if rest:
+        remaining = everything if fault.who == "launcher" else pids & everything
+        if remaining:
             event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": "kill"}
             who = "all" if fault.who == "launcher" else self._name(fault, None, self._attempt.watch)
             event |= {"who": who, "planned": f"{fault.text}: the grace period is over"}
             self._attempt.writer.write(event)
-            _send_signal(rest, signal.SIGKILL)
+            _send_signal(remaining, signal.SIGKILL)
 
     def _schedule_later(
         self, seconds: float, call: Callable[[], object], *, restores: bool
@@ -300,15 +302,15 @@ def _occurrence(key: str) -> int:
 
 
 def _world_size(ranks: list[RankTail]) -> int:
-    told = [rank.head.get("world") for rank in ranks]
-    return max([world for world in told if type(world) is int], default=len(ranks)) or 1
+    sizes = [rank.head.get("world") for rank in ranks]
+    return max([world for world in sizes if type(world) is int], default=len(ranks)) or 1
 
 
 def _claimed_keys(names: Iterable[str], mark: str) -> dict[int, frozenset[str]]:
     """The claimed occurrences, by fault number."""
-    found: dict[int, set[str]] = {}
+    claimed: dict[int, set[str]] = {}
     for name in names:
         parts = claims.parse_claim(name, mark)
         if parts is not None:
-            found.setdefault(parts[0], set()).add(parts[1])
-    return {number: frozenset(keys) for number, keys in found.items()}
+            claimed.setdefault(parts[0], set()).add(parts[1])
+    return {number: frozenset(keys) for number, keys in claimed.items()}

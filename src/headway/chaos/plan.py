@@ -131,46 +131,46 @@ def _read_file(path: Path) -> dict[str, Any]:
     return content
 
 
-def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
+def parse_plan(data: Mapping[str, Any], source: str) -> FaultPlan:
     """Parse the content of a plan file; UsageError for the first invalid value."""
     for key in data:
         if key not in ("seed", "fault"):
             raise UsageError(
-                f"{where}: {key!r} is not a key of a plan; a plan has `seed` and [[fault]]",
+                f"{source}: {key!r} is not a key of a plan; a plan has `seed` and [[fault]]",
                 code="plan-key-unknown",
                 key=key,
             )
     seed = data.get("seed", 0)
     if type(seed) is not int:
         raise UsageError(
-            f"{where}: seed is {seed!r}, but it must be a whole number", code="plan-seed-invalid"
+            f"{source}: seed is {seed!r}, but it must be a whole number", code="plan-seed-invalid"
         )
     tables = data.get("fault", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(
-            f"{where}: `fault` must be a list of tables: [[fault]]", code="plan-faults-invalid"
+            f"{source}: `fault` must be a list of tables: [[fault]]", code="plan-faults-invalid"
         )
     if not tables:
         raise UsageError(
-            f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples",
+            f"{source}: the plan has no [[fault]]; see docs/chaos.md for examples",
             code="plan-empty",
         )
-    faults = [_FaultTable(table, number, where).fault() for number, table in enumerate(tables, 1)]
+    faults = [_FaultTable(table, number, source).fault() for number, table in enumerate(tables, 1)]
     return FaultPlan(seed=seed, faults=tuple(faults))
 
 
 class _FaultTable:
     """One [[fault]] table as it was written."""
 
-    def __init__(self, table: dict[str, Any], number: int, where: str) -> None:
+    def __init__(self, table: dict[str, Any], number: int, source: str) -> None:
         self.table = table
         self.number = number
-        self.where = f"{where}: fault {number}"
+        self.source = f"{source}: fault {number}"
 
     def _reject(self, key: str, must: str) -> NoReturn:
         value = self.table.get(key)
         raise UsageError(
-            f"{self.where}: {key} is {value!r}, but it must be {must}",
+            f"{self.source}: {key} is {value!r}, but it must be {must}",
             code="fault-value-invalid",
             fault=self.number,
             key=key,
@@ -179,7 +179,7 @@ class _FaultTable:
     def fault(self) -> Fault:
         kind = self._one_of("kind", tuple(KINDS), None)
         self._check_keys(kind)
-        read: dict[str, Any] = {"number": self.number, "kind": kind, "who": self._who(kind)}
+        read: dict[str, Any] = {"number": self.number, "kind": kind, "who": self._target(kind)}
         read |= self._moment(kind)
         read |= self._limits()
         read |= self._details(kind)
@@ -191,7 +191,7 @@ class _FaultTable:
         for key in self.table:
             if key not in own and key not in shared:
                 raise UsageError(
-                    f"{self.where}: {key!r} does not apply to {kind!r}, which takes "
+                    f"{self.source}: {key!r} does not apply to {kind!r}, which takes "
                     f"{', '.join(dict.fromkeys([*own, *shared[1:]]))}",
                     code="fault-key-unknown",
                     fault=self.number,
@@ -200,7 +200,7 @@ class _FaultTable:
         for key in KINDS[kind]:
             if key.endswith("*") and key[:-1] not in self.table:
                 raise UsageError(
-                    f"{self.where}: {kind!r} needs {key[:-1]!r}: {_EXAMPLES[kind]}",
+                    f"{self.source}: {kind!r} needs {key[:-1]!r}: {_EXAMPLES[kind]}",
                     code="fault-key-missing",
                     fault=self.number,
                     key=key[:-1],
@@ -208,7 +208,7 @@ class _FaultTable:
 
     # -- target and moment ----------------------------------------------------------------------
 
-    def _who(self, kind: str) -> int | str:
+    def _target(self, kind: str) -> int | str:
         if kind in ("corrupt", "network"):
             return "file" if kind == "corrupt" else "device"
         names = ["random", "all", *(() if kind in RANK_KINDS else ("agent",))]
@@ -228,7 +228,7 @@ class _FaultTable:
             problem = "no key sets" if not given else f"{' and '.join(given)} both set"
             keys = [key for key in MOMENT_KEYS if key != "when" or kind == "corrupt"]
             raise UsageError(
-                f"{self.where}: {problem} the moment; give one of {', '.join(keys)}",
+                f"{self.source}: {problem} the moment; give one of {', '.join(keys)}",
                 code="fault-moment-not-unique",
                 fault=self.number,
                 given=given,
@@ -238,7 +238,7 @@ class _FaultTable:
             self._one_of("when", ("restart",), None)
             return {"on_restart": True}
         if key == "at_step":
-            return {key: self._whole(key, 1)}
+            return {key: self._whole_number(key, 1)}
         if key == "steps_between":
             return {key: self._between()}
         seconds = self._seconds(key)
@@ -262,7 +262,7 @@ class _FaultTable:
                 self._reject("attempt", "the number of an attempt (0 or greater) or a list of them")
             read["attempts"] = tuple(attempts)
         if "times" in self.table:
-            read["times"] = self._whole("times", 1)
+            read["times"] = self._whole_number("times", 1)
         if "node" in self.table:
             read["node"] = self._text("node", "the name of a host")
         return read
@@ -287,7 +287,7 @@ class _FaultTable:
             reason = network.unusable_reason(read["device"])
             if reason:
                 raise UsageError(
-                    f"{self.where}: {reason}", code="network-fault-impossible", fault=self.number
+                    f"{self.source}: {reason}", code="network-fault-impossible", fault=self.number
                 )
         return read | (self._disk() if kind == "disk" else {})
 
@@ -296,7 +296,7 @@ class _FaultTable:
         for key, modes in (("delay_s", ("slow",)), ("errno", ("fail",))):
             if key in self.table and mode not in modes:
                 raise UsageError(
-                    f'{self.where}: {key} requires mode = "{modes[0]}", not {mode!r}',
+                    f'{self.source}: {key} requires mode = "{modes[0]}", not {mode!r}',
                     code="fault-mode-mismatch",
                     fault=self.number,
                     key=key,
@@ -335,10 +335,10 @@ class _FaultTable:
             self._reject(key, options if len(names) == 1 else f"one of {options}")
         return value
 
-    def _whole(self, key: str, least: int) -> int:
+    def _whole_number(self, key: str, minimum: int) -> int:
         value = self.table[key]
-        if type(value) is not int or value < least:
-            self._reject(key, f"a whole number of at least {least}")
+        if type(value) is not int or value < minimum:
+            self._reject(key, f"a whole number of at least {minimum}")
         return value
 
     def _seconds(self, key: str) -> float:
@@ -380,16 +380,16 @@ LIST_KEYS = ("steps_between", "attempt")
 TEXT_KEYS = ("path", "exception", "device", "node", "mode", "how", "when")
 
 
-def parse_inline_plan(text: str, where: str = "--chaos") -> FaultPlan:
+def parse_inline_plan(text: str, source: str = "--chaos") -> FaultPlan:
     """Parse faults in one line, separated by `;`."""
     data: dict[str, Any] = {"fault": []}
-    for number, words in enumerate(_split_faults(text, where), 1):
+    for number, words in enumerate(_split_faults(text, source), 1):
         if words[0].startswith("seed=") and len(words) == 1:
             data["seed"] = _value("seed", words[0].partition("=")[2])
             continue
         if words[0] not in KINDS:
             raise UsageError(
-                f"{where}: {words[0]!r} is neither a file nor a kind of fault; a fault is one of "
+                f"{source}: {words[0]!r} is neither a file nor a kind of fault; a fault is one of "
                 f"{', '.join(KINDS)}, such as 'kill rank=1 step=30'",
                 code="fault-kind-unknown",
                 kind=words[0],
@@ -399,17 +399,17 @@ def parse_inline_plan(text: str, where: str = "--chaos") -> FaultPlan:
             key, equals, value = word.partition("=")
             if not equals:
                 raise UsageError(
-                    f"{where}: fault {number}: {word!r} is not of the form key=value",
+                    f"{source}: fault {number}: {word!r} is not of the form key=value",
                     code="fault-word-invalid",
                     word=word,
                 )
             name = SHORT_KEYS.get(key, key)
             table[name] = _value(name, value)
         data["fault"].append(table)
-    return parse_plan(data, where)
+    return parse_plan(data, source)
 
 
-def _split_faults(text: str, where: str) -> list[list[str]]:
+def _split_faults(text: str, source: str) -> list[list[str]]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";")
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -422,7 +422,7 @@ def _split_faults(text: str, where: str) -> list[list[str]]:
                 parts[-1].append(token)
     except ValueError as error:
         raise UsageError(
-            f"{where}: {text!r} cannot be read: {error}", code="plan-unreadable"
+            f"{source}: {text!r} cannot be read: {error}", code="plan-unreadable"
         ) from None
     return [part for part in parts if part]
 

@@ -53,26 +53,26 @@ def applies_to(fault: Fault, attempt: int) -> bool:
 def _fault_moments(
     fault: Fault, seed: int, attempt: int, history: FaultHistory
 ) -> Iterator[Moment]:
-    taken = history.claimed.get(fault.number, frozenset())
+    claimed = history.claimed.get(fault.number, frozenset())
     if fault.recurring:
-        yield from _recurring(fault, seed, taken, history)
+        yield from _recurring(fault, seed, claimed, history)
         return
     if fault.at_step is not None and fault.attempts is None:
         keys = [f"k{k}" for k in range(fault.times or 1)]
     else:
         keys = [f"a{attempt}"]
-        if fault.times is not None and len(taken) >= fault.times:
+        if fault.times is not None and len(claimed) >= fault.times:
             return
     if fault.on_restart and attempt == 0:
         return
-    free = tuple(key for key in keys if key not in taken)
+    free = tuple(key for key in keys if key not in claimed)
     if free:
         draw = _draw(fault, seed, free[0])
         yield Moment(fault, free, step=fault.at_step, after_s=fault.after_s, draw=draw)
 
 
 def _recurring(
-    fault: Fault, seed: int, taken: frozenset[str], history: FaultHistory
+    fault: Fault, seed: int, claimed: frozenset[str], history: FaultHistory
 ) -> Iterator[Moment]:
     """A recurring fault is counted over all attempts of this launch."""
     earlier = history.earlier.get(fault.number, 0)
@@ -89,15 +89,15 @@ def _recurring(
         if k < earlier:
             begin = due
             continue
-        key, ahead = f"k{k}", due - begin - so_far
-        if ahead <= 0 or key in taken:
+        key, distance = f"k{k}", due - begin - so_far
+        if distance <= 0 or key in claimed:
             continue
         remaining -= 1
         draw = _draw(fault, seed, key)
         if by_time:
-            yield Moment(fault, (key,), after_s=ahead, draw=draw)
+            yield Moment(fault, (key,), after_s=distance, draw=draw)
         else:
-            yield Moment(fault, (key,), step=round(ahead), draw=draw)
+            yield Moment(fault, (key,), step=round(distance), draw=draw)
 
 
 def due_points(fault: Fault, seed: int) -> Iterator[float]:
@@ -136,18 +136,18 @@ def describe_schedule(plan: FaultPlan) -> Iterator[str]:
         yield f"{fault.number}. {fault.text}"
         if not (fault.recurring or fault.who == "random"):
             continue
-        shown = list(_fault_moments(fault, plan.seed, (fault.attempts or (0,))[0], nothing))
-        for moment in shown[:10]:
+        moments = list(_fault_moments(fault, plan.seed, (fault.attempts or (0,))[0], nothing))
+        for moment in moments[:10]:
             yield f"     {_describe_moment(moment)}"
-        if len(shown) > 10:
+        if len(moments) > 10:
             yield "     ..."
 
 
 def _describe_moment(moment: Moment) -> str:
-    when = f"step {moment.step}" if moment.step is not None else f"{moment.after_s:.3f} s"
+    text = f"step {moment.step}" if moment.step is not None else f"{moment.after_s:.3f} s"
     if moment.draw is None:
-        return when
+        return text
     examples = ", ".join(
         f"rank {drawn_rank(moment.draw, world)} of {world}" for world in (2, 8, 64)
     )
-    return f"{when}: {examples}"
+    return f"{text}: {examples}"

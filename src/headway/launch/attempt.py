@@ -174,7 +174,7 @@ class Attempt:
         self.writer.write({"ev": "exit", "t": ended, "code": status})
         return AttemptResult(
             status=status,
-            facts=self.evidence.all(status, self.stop_signal, self._job_pids),
+            facts=self.evidence.all_facts(status, self.stop_signal, self._job_pids),
             elastic_restarts=self.watch.elastic_restarts(),
             signal=self.stop_signal,
             unkillable=unkillable,
@@ -219,7 +219,7 @@ class Attempt:
             self.writer.write(event)
 
     def _died(self, rank: RankTail) -> None:
-        if rank.ends_attempt and rank.failed and self.would_restart(self.evidence.known()):
+        if rank.ends_attempt and rank.failed and self.would_restart(self.evidence.known_facts()):
             self.request_end(f"rank {rank.rank} died")
 
     def _wait(self, child: ChildProcess) -> int:

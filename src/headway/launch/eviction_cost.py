@@ -187,10 +187,10 @@ def _relevant_events(path: Path) -> Iterable[dict[str, Any]]:
     try:
         lines = file_access.read_file(path, file_access.JOURNAL_LIMIT).split(b"\n")
         head = json.loads(lines[0])
-        ahead = int(head["wall"]) - int(head["t"])
+        clock_offset = int(head["wall"]) - int(head["t"])
         for line in lines:
             if line.startswith(_EVENT_PREFIXES):
                 record = json.loads(line)
-                yield {**record, "at": record["t"] + ahead}
+                yield {**record, "at": record["t"] + clock_offset}
     except (OSError, ValueError, KeyError, TypeError):
         return  # a torn journal contributes less

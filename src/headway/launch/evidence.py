@@ -34,7 +34,7 @@ class Evidence:
         self.ended_by_us: int | None = None  # from then on, the launcher itself causes deaths
         self._kernel = kernel_log.snapshot()
 
-    def known(self) -> list[Fact]:
+    def known_facts(self) -> list[Fact]:
         """What the journals of this host and the watchers know; takes no noticeable time."""
         facts = list(self.reported)
         codes: dict[int, int] = {}
@@ -65,9 +65,9 @@ class Evidence:
     def _is_our_doing(self, died: int) -> bool:
         return self.ended_by_us is not None and died >= self.ended_by_us
 
-    def all(self, status: int, stop_signal: int | None, pids: set[int]) -> list[Fact]:
+    def all_facts(self, status: int, stop_signal: int | None, pids: set[int]) -> list[Fact]:
         """All facts after the attempt has ended; `pids` are the processes that belonged to it."""
-        facts = self.known()
+        facts = self.known_facts()
         own_pids = pids if pid_space() == _MACHINE_PIDS else set()
         facts += [
             fact for fact in kernel_log.since(self._kernel) if _concerns_job(fact.text, own_pids)

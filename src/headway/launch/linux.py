@@ -47,13 +47,13 @@ class SubreaperScope:
     """Within this context, orphans below this process become its children."""
 
     def __enter__(self) -> None:
-        before = ctypes.c_int()
-        prctl(PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
-        self.before = before.value
+        previous = ctypes.c_int()
+        prctl(PR_GET_CHILD_SUBREAPER, ctypes.addressof(previous))
+        self.previous = previous.value
         prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def __exit__(self, *_: object) -> None:
-        prctl(PR_SET_CHILD_SUBREAPER, self.before)
+        prctl(PR_SET_CHILD_SUBREAPER, self.previous)
 
 
 def hidden_fork() -> int:

@@ -91,12 +91,12 @@ def _restored_step(load: dict[str, Any]) -> int | None:
     return step if load.get("ev") == "restored" and type(step) is int else None
 
 
-def _lineage_event(rank: int, fields: dict[str, Any], made: object, is_load: bool) -> Event:
+def _lineage_event(rank: int, fields: dict[str, Any], steps_made: object, is_load: bool) -> Event:
     t = fields.get("t")
     return Event(
         t=t if type(t) is int else 0,
         rank=rank,
-        steps_done=made if type(made) is int else 0,
+        steps_done=steps_made if type(steps_made) is int else 0,
         is_load=is_load,
         fields=fields,
     )

@@ -51,7 +51,7 @@ def blocked(*, to_the_end: bool = False) -> Iterator[None]:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, exit codes would be lost
     _ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     _pending_fd = _signalfd(AWAITED)
     try:
         yield
@@ -59,10 +59,10 @@ def blocked(*, to_the_end: bool = False) -> Iterator[None]:
         if _pending_fd is not None:
             os.close(_pending_fd)
             _pending_fd = None
-        while signal.sigtimedwait(AWAITED - before, 0) is not None:
+        while signal.sigtimedwait(AWAITED - previous, 0) is not None:
             pass
         if not to_the_end:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def die_of_signal(number: signal.Signals) -> None:
@@ -138,12 +138,12 @@ def run_with_deadline(
             raise DeadlineExceeded
 
     stopping = STOP_SIGNALS - _ignored
-    before = {number: signal.signal(number, stop) for number in stopping}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, before)
+    previous = {number: signal.signal(number, stop) for number in stopping}
+    previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, previous)
     try:
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), OVERDUE_AGAIN_S)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, previous)
         work(lambda: count > 0)
         # No call between the work and this line, nor below: signal handlers run after calls.
         working = False
@@ -153,11 +153,11 @@ def run_with_deadline(
         return False
     finally:
         working = False
-        signal.pthread_sigmask(signal.SIG_BLOCK, before)
+        signal.pthread_sigmask(signal.SIG_BLOCK, previous)
         signal.setitimer(signal.ITIMER_REAL, 0)
         while signal.sigtimedwait({signal.SIGALRM}, 0) is not None:
             pass
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -125,9 +125,9 @@ class StderrTap:
         self._thread.join()
         if self._reader is None:
             return
-        words = [sys.executable, "-I", "-S", "-c", RELAY]
+        relay_command = [sys.executable, "-I", "-S", "-c", RELAY]
         relay = subprocess.Popen(
-            words,
+            relay_command,
             stdin=self._reader,
             stdout=self._fd,
             stderr=subprocess.DEVNULL,

@@ -62,19 +62,19 @@ def _finished_saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
 
 def _current_path(span: Span) -> str | None:
     """The current path of a save: many are written under another name and then renamed."""
-    path, wanted = span.fields.get("path"), span.fields.get("file")
+    path, identity = span.fields.get("path"), span.fields.get("file")
     if not isinstance(path, str) or "://" in path or span.fields.get("what") in UNSUPPORTED_FORMATS:
         return None
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, DCP_METADATA)):
         return None
-    if file_identity(path) == (wanted or file_identity(path)):
+    if file_identity(path) == (identity or file_identity(path)):
         return path if os.path.exists(path) else None
     parent = os.path.dirname(path)
     try:
         siblings = [os.path.join(parent, name) for name in os.listdir(parent)]
     except OSError:
         return None
-    return next((sibling for sibling in siblings if file_identity(sibling) == wanted), None)
+    return next((sibling for sibling in siblings if file_identity(sibling) == identity), None)
 
 
 LOCAL, SLURM = "local", "slurm"
@@ -184,14 +184,14 @@ def _start_locally(
 
 
 def _start_by_command(
-    request: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+    request: PublishRequest, command: Sequence[str], log: Path, known_values: Mapping[str, str]
 ) -> str:
     values = {
         "{recipe}": request.recipe,
         "{store}": request.store,
         "{command}": shlex.join(command),
     }
-    values |= {f"{{{name}}}": value for name, value in known.items()}
+    values |= {f"{{{name}}}": value for name, value in known_values.items()}
     words = [_fill(word, values) for word in request.by]
     if words == list(request.by):
         words += command
@@ -227,12 +227,12 @@ def _start_detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -
 
 
 def _submit_to_slurm(
-    request: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+    request: PublishRequest, command: Sequence[str], log: Path, known_values: Mapping[str, str]
 ) -> str:
-    script = Path(known["run"], "publish.sbatch")
+    script = Path(known_values["run"], "publish.sbatch")
     script.write_text(
         "#!/bin/sh\n"
-        f"#SBATCH --job-name={Path(known['run']).name}-publish\n"
+        f"#SBATCH --job-name={Path(known_values['run']).name}-publish\n"
         f"#SBATCH --output={log}\n#SBATCH --open-mode=append\n#SBATCH --ntasks=1\n"
         f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(command)}\n"
     )

@@ -201,7 +201,7 @@ class HangDetector:
         straggler = straggler or self._straggler(late, frames)
         worst = straggler or late[0]
         rank = self._ranks[worst]
-        place = stacks.where(frames.get(worst.pid, ()))
+        place = stacks.user_frame(frames.get(worst.pid, ()))
         evidence = f"no step for {rank.silent_s:.0f} s, the limit is {self._limit(worst):.0f} s"
         if straggler is not None and straggler.rank is not None:
             evidence += f"; rank {straggler.rank} is behind"
@@ -214,8 +214,8 @@ class HangDetector:
     ) -> RankTail | None:
         steps = {p.pid: self._ranks[p].steps for p in late}
         if len(set(steps.values())) > 1:
-            least = min(steps, key=lambda pid: steps[pid])
-            return next(p for p in late if p.pid == least)
+            lowest = min(steps, key=lambda pid: steps[pid])
+            return next(p for p in late if p.pid == lowest)
         if len(late) == 1:
             return late[0]
         outlier = stacks.odd_one_out({p.pid: frames[p.pid] for p in late if frames.get(p.pid)})

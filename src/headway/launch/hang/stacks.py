@@ -89,7 +89,7 @@ def main_thread(text: str) -> tuple[str, ...]:
     return tuple(blocks[-1]) if blocks else ()  # the main thread is the oldest and comes last
 
 
-def where(frames: tuple[str, ...]) -> str:
+def user_frame(frames: tuple[str, ...]) -> str:
     """The innermost frame of the user's code, or the innermost frame."""
     for frame in frames:
         if "-packages/" not in frame and "/lib/python" not in frame:
@@ -106,7 +106,7 @@ def odd_one_out(stacks: Mapping[int, tuple[str, ...]]) -> int | None:
     """The rank that is at another place than all others; None if there is no such rank."""
     if len(stacks) < 2:
         return None
-    places = {rank: where(frames) for rank, frames in stacks.items()}
+    places = {rank: user_frame(frames) for rank, frames in stacks.items()}
     counts = Counter(places.values()).most_common()
     if len(counts) != 2 or counts[1][1] != 1 or (len(stacks) == 2):
         return _not_in_a_collective(stacks)

@@ -57,8 +57,8 @@ def _fill_inspect() -> None:
         path = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(path, str) and type(module) is ModuleType:
             files[name] = path
-            for known in (inspect.getabsfile(module), os.path.realpath(path)):
-                modules[known] = module.__name__
+            for file in (inspect.getabsfile(module), os.path.realpath(path)):
+                modules[file] = module.__name__
 
 
 @contextlib.contextmanager

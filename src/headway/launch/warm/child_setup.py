@@ -56,16 +56,16 @@ def become_command(
     _take_signals(request, baseline)
 
 
-def _take_environment(wanted: Mapping[str, str]) -> None:
+def _take_environment(env: Mapping[str, str]) -> None:
     time_zone = os.environ.get("TZ")
-    for key in os.environ.keys() - wanted.keys():
+    for key in os.environ.keys() - env.keys():
         del os.environ[key]
-    for key, value in wanted.items():
+    for key, value in env.items():
         if os.environ.get(key) != value:
             os.environ[key] = value
     # In the order of the request, as in `os.environ` of a new interpreter.
     data: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
-    ordered = {os.fsencode(key): data[os.fsencode(key)] for key in wanted}
+    ordered = {os.fsencode(key): data[os.fsencode(key)] for key in env}
     data.clear()
     data.update(ordered)
     if os.environ.get("TZ") != time_zone:
@@ -147,11 +147,11 @@ def _take_signals(request: SpawnRequest, baseline: InterpreterBaseline) -> None:
             signal.SIGSTOP,
         ):
             continue
-        wanted: Any = signal.SIG_IGN if number in request.ignored else signal.SIG_DFL
-        if number == signal.SIGINT and wanted is signal.SIG_DFL:
-            wanted = signal.default_int_handler
-        if wanted is not first:
-            signal.signal(number, wanted)
+        handler: Any = signal.SIG_IGN if number in request.ignored else signal.SIG_DFL
+        if number == signal.SIGINT and handler is signal.SIG_DFL:
+            handler = signal.default_int_handler
+        if handler is not first:
+            signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
 
 
@@ -171,9 +171,9 @@ OPENBLAS_SYMBOLS = tuple(
 
 def set_thread_counts(env: Mapping[str, str], job_env: Mapping[str, str]) -> None:
     """Set the thread counts that the libraries would have read from `env`."""
-    wanted = parse_thread_count(env.get("OMP_NUM_THREADS"))
-    if wanted and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS"):
-        _set_openmp(wanted, "OMP_NUM_THREADS" in job_env)
+    omp_threads = parse_thread_count(env.get("OMP_NUM_THREADS"))
+    if omp_threads and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS"):
+        _set_openmp(omp_threads, "OMP_NUM_THREADS" in job_env)
     count = openblas_count(env, len(os.sched_getaffinity(0)))
     if count > 1:
         for path in _loaded_libraries("openblas"):

@@ -72,14 +72,14 @@ class Compatibility:
 
     def _check_options(self, invocation: Invocation) -> None:
         own = {letter for letter, value in self.options if not value}
-        wanted = {letter for letter, value in invocation.options if not value}
-        for letter in sorted(own ^ wanted):
+        requested_flags = {letter for letter, value in invocation.options if not value}
+        for letter in sorted(own ^ requested_flags):
             if letter in own or not self.flags.get(FLAG_ATTRIBUTES[letter]):
                 raise self._option_error(letter)
         for letter in "WX":
             requested = [value for name, value in invocation.options if name == letter]
-            known = [value for name, value in self.options if name == letter]
-            if requested != known and not (letter == "W" and requested == self.warnings):
+            own_values = [value for name, value in self.options if name == letter]
+            if requested != own_values and not (letter == "W" and requested == self.warnings):
                 raise self._option_error(letter)
 
     def _option_error(self, letter: str) -> ColdStartRequired:
@@ -88,17 +88,17 @@ class Compatibility:
 
     def _check_environment(self, env: Mapping[str, str]) -> None:
         for name in sorted({*self.env, *env}):
-            known, wanted = self.env.get(name), env.get(name)
-            if wanted == known or not self._is_relevant(name):
+            own_value, requested = self.env.get(name), env.get(name)
+            if requested == own_value or not self._is_relevant(name):
                 continue
-            if name in self.preset and wanted == self.preset[name]:
+            if name in self.preset and requested == self.preset[name]:
                 continue
-            if name == DEVICES_ENV and has_devices(known) == has_devices(wanted):
+            if name == DEVICES_ENV and has_devices(own_value) == has_devices(requested):
                 continue
-            if name == "OMP_NUM_THREADS" and wanted and wanted.strip().isdecimal():
+            if name == "OMP_NUM_THREADS" and requested and requested.strip().isdecimal():
                 continue  # set again in the child
             raise ColdStartRequired(
-                f"{name} is read at import and is {wanted!r} in this process",
+                f"{name} is read at import and is {requested!r} in this process",
                 code="environment-differs",
                 variable=name,
             )

@@ -100,9 +100,9 @@ def _await_request(
     return received
 
 
-def _await_parent(wanted: int, intermediate: int) -> None:
+def _await_parent(parent_pid: int, intermediate: int) -> None:
     until = time.monotonic() + ADOPTED_S
-    while (parent := os.getppid()) != wanted:
+    while (parent := os.getppid()) != parent_pid:
         if parent != intermediate or time.monotonic() > until:
             os._exit(0)  # the requester has died
         time.sleep(0.00005)

@@ -119,18 +119,18 @@ class DeviceCountStub:
         """The number of devices that CUDA_VISIBLE_DEVICES shows."""
         prefix = "renderD" if sys.modules["torch"].version.hip else "nvidia"
         nodes = [name for name in self._nodes() if name.startswith(prefix)]
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if shown is None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
             return len(nodes)
-        wanted = [word for word in shown.split(",") if word.strip() not in ("", "-1")]
-        return min(len(wanted), len(nodes))
+        requested = [word for word in visible.split(",") if word.strip() not in ("", "-1")]
+        return min(len(requested), len(nodes))
 
     def _nodes(self) -> list[str]:
-        found = []
+        names = []
         for folder in self._folders:
             if os.path.isdir(folder):
-                found += [name for name in os.listdir(folder) if DEVICE_FILE.fullmatch(name)]
-        return found
+                names += [name for name in os.listdir(folder) if DEVICE_FILE.fullmatch(name)]
+        return names
 
 
 RANK_VARIABLES = {
@@ -148,7 +148,7 @@ class Preloader:
         self.good = set(known_good)
         self.reads = EnvironmentReads()
         self.fault = ""  # why this process cannot be forked
-        self._before = linux.open_descriptors()
+        self._initial_descriptors = linux.open_descriptors()
 
     def load(self, names: list[str], *, ranked: bool) -> None:
         """Import in the order of the list, which is part of the keys of torch's compile caches."""
@@ -160,14 +160,19 @@ class Preloader:
             for name in names:
                 if name not in sys.modules and self._is_allowed(name, packages, ranked):
                     self._import(name)
-                    if linux.thread_count() > 1 or linux.open_descriptors() != self._before:
-                        self.left_out[".".join(name.split(".")[:2])] = fork_hazard(self._before)
+                    if (
+                        linux.thread_count() > 1
+                        or linux.open_descriptors() != self._initial_descriptors
+                    ):
+                        self.left_out[".".join(name.split(".")[:2])] = fork_hazard(
+                            self._initial_descriptors
+                        )
                         break
                     device_stub.begin()
         cache_priming.fill_caches()
         cache_priming.compile_once()
         device_stub.end()
-        self.fault = fork_hazard(self._before)
+        self.fault = fork_hazard(self._initial_descriptors)
         if not self.fault and "torch" in sys.modules and _in_a_child(_backward) != 0:
             self.fault = "autograd does not work after a fork"
 
@@ -240,7 +245,7 @@ class Preloader:
         return f"{everything[0]} reads the whole environment at import" if everything else ""
 
 
-def fork_hazard(before: dict[int, str]) -> str:
+def fork_hazard(initial: dict[int, str]) -> str:
     """What makes this process unsafe to fork; empty if nothing does.
 
     `before` are the descriptors that it had before its imports.
@@ -251,7 +256,7 @@ def fork_hazard(before: dict[int, str]) -> str:
         if children.strip():
             return "it has started a process"
     for fd, opened in linux.open_descriptors().items():
-        if before.get(fd) != opened:
+        if initial.get(fd) != opened:
             return f"it keeps {opened} open"
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -262,11 +267,11 @@ def fork_hazard(before: dict[int, str]) -> str:
 
 
 def _read_task_files(pattern: str) -> list[str]:
-    found = []
+    contents = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(pattern.format(task)) as file:
-            found.append(file.read())
-    return found
+            contents.append(file.read())
+    return contents
 
 
 def _is_cuda_lost_after_fork(torch: Any) -> bool:

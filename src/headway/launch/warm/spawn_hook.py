@@ -222,8 +222,8 @@ def _inheritable(fd: int) -> bool:
 @contextlib.contextmanager
 def _signals_blocked() -> Any:
     """Block signals, as a handler of the job must not run meanwhile; yields the child's mask."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    previous = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
-        yield sorted(map(int, before))
+        yield sorted(map(int, previous))
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)

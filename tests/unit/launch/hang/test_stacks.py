@@ -19,9 +19,9 @@ Current thread 0x00007f6cb5a6fb80 (most recent call first):
 def test_the_main_thread_is_the_oldest() -> None:
     frames = stacks.main_thread(DUMP)
     assert frames[0].endswith("graph.py:979 in _engine_run_backward")
-    assert stacks.where(frames) == "/home/me/train.py:8 in <module>"
+    assert stacks.user_frame(frames) == "/home/me/train.py:8 in <module>"
     assert stacks.main_thread("") == ()
-    assert stacks.where(()) == ""
+    assert stacks.user_frame(()) == ""
 
 
 def test_the_rank_that_does_not_wait_is_behind() -> None:

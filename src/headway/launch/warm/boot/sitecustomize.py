@@ -12,13 +12,13 @@ def _chain(here: str) -> None:
     """Import the sitecustomize that the job would have had, without this folder on the path."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path_importer_cache.pop(here, None)
-    ours = sys.modules.pop("sitecustomize")
+    own = sys.modules.pop("sitecustomize")
     try:
         __import__("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = ours  # the import machinery requires one
+        sys.modules["sitecustomize"] = own  # the import machinery requires one
 
 
 def _run_forkserver(root: str) -> None:
