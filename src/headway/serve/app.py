@@ -39,7 +39,7 @@ from headway.serve.sources import NotFound, Source
 from headway.web.page import plotly_style_ids, static_files, static_url
 
 RUN_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
-_SHARED_PARAMETERS = ("since", "until", "by", *SPLITS)  # goes along from page to page
+_SHARED_PARAMETERS = ("since", "until", "by", *SPLITS)  # kept in links between pages
 _SCRIPT = re.compile(r"script-src (?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)")
 _YEAR = 31_536_000
 
@@ -58,7 +58,7 @@ def application(
     host_names: frozenset[str] = frozenset(),
     clock: Callable[[], float] = time.monotonic,
 ) -> ASGIApp:
-    """All routes, behind the guard."""
+    """All routes, wrapped in the security middleware."""
     app = Starlette(
         routes=[
             *(Route(page.path, _page_route(page)) for page in PAGES),
@@ -95,14 +95,14 @@ def _render(request: Request, template: str, status: int = 200, **context: Any) 
 
 
 def _page_route(page: Page) -> Any:
-    async def show(request: Request) -> Response:  # never behind requests that wait for data
+    async def show(request: Request) -> Response:  # async: never queued behind slow data requests
         return _page(request, page, PageQuery.parse(request.query_params))
 
     return show
 
 
 def _page(request: Request, page: Page, query: PageQuery, **context: Any) -> Response:
-    """Nothing of the store is read for it."""
+    """Render a page without reading the store."""
     return _render(
         request,
         "page.html",
@@ -120,7 +120,7 @@ def _page(request: Request, page: Page, query: PageQuery, **context: Any) -> Res
 
 
 def run_page(request: Request) -> Response:
-    """One run: what the store has, and its report where the folder is at hand."""
+    """One run, with its report if its folder is available."""
     run_id = _run_id(request)
     query = PageQuery.parse(request.query_params).only(*_SHARED_PARAMETERS).with_(run_id=run_id)
     reported = request.app.state.source.folders.find(run_id) is not None
@@ -136,11 +136,11 @@ def _run_id(request: Request) -> str:
 
 
 def report(request: Request) -> Response:
-    """The report that `headway report` makes, as it is now, under a strict policy of its own."""
+    """The report of `headway report` for the current state of the run, with a strict policy."""
     html = request.app.state.source.folders.report(_run_id(request))
     if html is None:
         raise NotFound(
-            "the folder of this run is not at hand; see --runs", code="run-folder-not-found"
+            "the folder of this run is not available; see --runs", code="run-folder-not-found"
         )
     script = _SCRIPT.search(html)
     scripts = f"'{script[1]}'" if script else "'none'"
@@ -175,7 +175,7 @@ def _json(content: dict[str, Any]) -> Response:
 
 
 async def static_file(request: Request) -> Response:
-    """By name; nothing else of the disk can be had."""
+    """Serve a known file; no other files can be read."""
     file = static_files().get(request.path_params["name"])
     if file is None:
         raise NotFound("there is no such file", code="file-not-found")
@@ -187,7 +187,7 @@ async def static_file(request: Request) -> Response:
 
 
 async def login(request: Request) -> Response:
-    """The only thing that can be posted: the token, for a cookie."""
+    """Exchange the token for a cookie; the only route that accepts POST."""
     auth: TokenAuth = request.app.state.auth
     target = _local_path(request.query_params.get("next", "/"))
     if request.method != "POST":
@@ -200,8 +200,8 @@ async def login(request: Request) -> Response:
             body += part
             if len(body) > MAX_BODY_BYTES:
                 return PlainTextResponse("the request is too large\n", 413)
-    except ClientDisconnect:  # nobody reads the answer; it is no fault of ours
-        return PlainTextResponse("the request is not whole\n", 400)
+    except ClientDisconnect:  # no client reads this response
+        return PlainTextResponse("the request is incomplete\n", 400)
     token = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4).get("token", [""])[0]
     if not auth.check(token):
         if request.state.guesses_too_often():
@@ -211,7 +211,7 @@ async def login(request: Request) -> Response:
 
 
 def _local_path(target: str) -> str:
-    """Never to another site."""
+    """The target if it is on this site, else `/`."""
     fits = re.fullmatch(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*", target)
     return target if fits else "/"
 
@@ -228,16 +228,16 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 
 def _store_error(request: Request, error: Exception) -> Response:
-    """Why is for the log: it names paths of this machine."""
+    """Log the reason instead of sending it, because it contains paths of this machine."""
     assert isinstance(error, HeadwayError)
     print(with_code(redact.text(f"headway: {error}"), code=error.code), file=sys.stderr)
-    text = "the store cannot be read; the log of the server says why"
+    text = "the store cannot be read; see the log of the server"
     return _error_page(request, 503, text, "store-unreadable")
 
 
 def _internal_error(request: Request, error: Exception) -> Response:
-    """The traceback goes to the log, never out."""
-    text = "an internal fault; the log of the server says where"
+    """Starlette logs the traceback; clients do not see it."""
+    text = "an internal error; see the log of the server"
     return _error_page(request, 500, text, "internal-fault")
 
 

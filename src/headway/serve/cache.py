@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AnswerCache:
-    """The last `most` ones by key. One that is being made holds up nobody who asks for another."""
+    """The newest `max_answers` results by key. A slow computation blocks only its own key."""
 
     def __init__(self, max_answers: int) -> None:
         self._max_answers = max_answers
@@ -31,7 +31,7 @@ class AnswerCache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """What `make` gives; a failure is for all who wait for it, and is not kept."""
+        """Return the result of `compute`; a failure is raised for all that wait, and not cached."""
         with self._lock:
             answer = self._answers.get(key)
             is_first = answer is None
@@ -52,16 +52,16 @@ class AnswerCache:
         return answer.result()
 
 
-VERSION_CHECK_S = 10.0  # how old a look at what the store has may be
-MAX_ANSWERS = 500  # answers
-MAX_VIEWS = 20  # stretches of time whose tables are kept
-MAX_ENGINES = 4  # questions at the same time: a slow one holds up no others
+VERSION_CHECK_S = 10.0  # between two checks whether the store has changed
+MAX_ANSWERS = 500
+MAX_VIEWS = 20  # time ranges with open tables, per engine
+MAX_ENGINES = 4  # concurrent queries, so that a slow one does not block the others
 
 Row = dict[str, Any]
 
 
 class StoreSummary(NamedTuple):
-    """What a store has: from when, up to when, and how many runs."""
+    """Time range and number of runs of a store."""
 
     first: datetime | None
     last: datetime | None
@@ -70,7 +70,7 @@ class StoreSummary(NamedTuple):
 
 
 class StoreCache:
-    """Asked by many threads; an engine answers one question at a time."""
+    """Results of one store, shared by threads; an engine runs one query at a time."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -82,7 +82,7 @@ class StoreCache:
         self._answers = AnswerCache(MAX_ANSWERS)
 
     def version(self) -> str:
-        """Another one once the store has changed."""
+        """A hash that changes when the store changes."""
         with self._version_lock:
             if time.monotonic() - self._checked_at > VERSION_CHECK_S:
                 manifest = self.store.read_manifest()
@@ -92,18 +92,18 @@ class StoreCache:
             return self._version
 
     def get_or_compute(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """What `make` gives; made once for each version of the store, however many ask."""
+        """Return the result of `compute`, called once for each version of the store."""
         return self._answers.get((self.version(), key), compute)
 
     def rows(
         self, query: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[Row]:
-        """The answer to a question, on engines that stay open while the store is the same."""
+        """Run a query on an engine that stays open while the store is unchanged."""
         import duckdb
 
         with self._slots:
             if self._closed:
-                raise HeadwayError("the server is being stopped", code="server-stopping")
+                raise HeadwayError("the server is stopping", code="server-stopping")
             try:
                 with self._engine() as engine:
                     return engine.rows(query, since, until)
@@ -114,7 +114,7 @@ class StoreCache:
 
     @contextmanager
     def _engine(self) -> Iterator[_Engine]:
-        """One on the present version; it stays open unless it fails."""
+        """An engine on the current version; kept open unless it fails."""
         version = self.version()
         while self._idle_engines:
             engine = self._idle_engines.pop()
@@ -131,7 +131,7 @@ class StoreCache:
         self._idle_engines.append(engine)
 
     def close(self) -> None:
-        """End the engines, once they have answered; there are no others after them."""
+        """Wait for running queries, then close all engines."""
         self._closed = True
         for _ in range(MAX_ENGINES):
             self._slots.acquire()
@@ -140,7 +140,6 @@ class StoreCache:
         self._slots.release(MAX_ENGINES)
 
     def summary(self) -> StoreSummary:
-        """What the store has."""
         summary: StoreSummary = self.get_or_compute(
             "about", lambda: StoreSummary(**self.rows(_summary_query)[0])
         )

@@ -14,8 +14,8 @@ from headway.fleet.queries.releases import RELEASES
 from headway.serve.cache import StoreSummary
 from headway.units import parse_time
 
-MAX_VALUE_LENGTH = 200  # characters of a value
-# Fields of runs that every page offers to choose from, and what pages can be split by.
+MAX_VALUE_LENGTH = 200
+# Fields of runs that every page can filter by, and fields to group by.
 FILTERS = ("team", "model", "cluster", "accelerator", "torch")
 SPLITS = (*FILTERS, "host_type", "image", "user", "job")
 AGES = {"1d": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days", "52w": "1 year"}
@@ -37,17 +37,17 @@ PARAMETERS = (*_PAGE_PARAMETERS, *RUN_DIMENSIONS)
 
 
 class BadQuery(UsageError):
-    """A sentence that says what an address cannot ask for."""
+    """A value in the query string is invalid."""
 
 
 class PageQuery(NamedTuple):
-    """The parameters of an address that are known, as they were given; each at most once."""
+    """The known parameters of a query string, each at most once."""
 
     parameters: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, parameters: Mapping[str, str]) -> PageQuery:
-        """BadQuery for a value that cannot be."""
+        """Parse and check the parameters; raises BadQuery."""
         known = []
         for name in PARAMETERS:
             value = parameters.get(name, "").strip()
@@ -62,26 +62,26 @@ class PageQuery(NamedTuple):
         return query
 
     def check(self) -> None:
-        """BadQuery for a split, an order, a page or a time that cannot be."""
+        """Raise BadQuery for an unknown grouping, order, page or time."""
         by, release = self.get("by"), self.get("release")
         if by and by not in SPLITS:
             raise BadQuery(
-                f"pages cannot be split by {by!r}; they can by {', '.join(SPLITS)}",
+                f"cannot split by {by!r}; use one of {', '.join(SPLITS)}",
                 code="split-unknown",
             )
         if release and release not in RELEASES:
             raise BadQuery(
-                f"{release!r} is no release; give one of {', '.join(RELEASES)}",
+                f"there is no release {release!r}; use one of {', '.join(RELEASES)}",
                 code="release-unknown",
             )
         if self.get("sort", SORTS[0]) not in SORTS:
             raise BadQuery(
-                f"{self.get('sort')!r} is no order; give one of {', '.join(SORTS)}",
+                f"there is no order {self.get('sort')!r}; use one of {', '.join(SORTS)}",
                 code="order-unknown",
             )
         if not (self.get("page", "1").isascii() and self.get("page", "1").isdecimal()):
             raise BadQuery(
-                f"{self.get('page')!r} is no page; give a number from 1 on", code="page-invalid"
+                f"page must be a number from 1, not {self.get('page')!r}", code="page-invalid"
             )
         try:
             self.time_range(StoreSummary(None, None, 0, 0))
@@ -89,50 +89,49 @@ class PageQuery(NamedTuple):
             raise BadQuery(str(error), code=error.code) from None
 
     def get(self, name: str, default: str = "") -> str:
-        """One parameter."""
         return dict(self.parameters).get(name, default)
 
     @property
     def page(self) -> int:
-        """From 1 on."""
+        """The page number, from 1."""
         return min(max(int(self.get("page", "1")), 1), 1_000_000)
 
     @property
     def where(self) -> tuple[tuple[str, str], ...]:
-        """The fields of runs that are asked for."""
+        """Conditions on fields of runs."""
         return tuple((name, value) for name, value in self.parameters if name in RUN_DIMENSIONS)
 
     def time_range(self, summary: StoreSummary) -> tuple[datetime | None, datetime | None]:
-        """Ages are counted back from the newest that the store knows of."""
+        """Start and end; ages are relative to the newest run in the store."""
         now = (summary.last or datetime(2000, 1, 1)) + timedelta(seconds=1)
         return parse_time(self.get("since") or None, now), parse_time(
             self.get("until") or None, now
         )
 
     def to_filter(self, summary: StoreSummary, *by: str, limit: int | None = None) -> Filter:
-        """As the questions of a fleet take it."""
+        """As a filter for fleet queries."""
         return Filter(by, *self.time_range(summary), self.where, limit)
 
     def period(self, summary: StoreSummary) -> str:
-        """How finely time is told: so that a chart has some dozens of points."""
+        """The time unit that gives a chart a few dozen points."""
         if summary.first is None or summary.last is None:
             return "day"
         since, until = self.time_range(summary)
         span = (until or summary.last) - max(since or summary.first, summary.first)
         days = span.total_seconds() / 86400
-        factor = 6 if self.get("by") else 1  # slices are smaller, and jump more
+        factor = 6 if self.get("by") else 1  # smaller slices are noisier
         return "hour" if days * factor <= 3 else "day" if days * factor <= 120 else "week"
 
     def only(self, *names: str) -> PageQuery:
-        """Only these parameters."""
+        """A query with these parameters only."""
         return PageQuery(tuple(pair for pair in self.parameters if pair[0] in names))
 
     def with_(self, **changes: str) -> PageQuery:
-        """With other values; an empty one takes the parameter away."""
+        """A query with changed values; an empty value removes the parameter."""
         merged = dict(self.parameters) | changes
         return PageQuery(tuple((name, merged[name]) for name in PARAMETERS if merged.get(name)))
 
     @property
     def query_string(self) -> str:
-        """As the end of an address, with its question mark."""
+        """Encoded for a URL, with the leading question mark."""
         return f"?{urlencode(self.parameters)}" if self.parameters else ""

@@ -15,15 +15,15 @@ from typing import Any
 
 from headway.errors import HeadwayError
 
-SEARCH_DIMENSIONS = ("team", "model")  # the slices in which changes are looked for
-MAX_AGE_S = 600.0  # how old what was found may be
-RETRY_S = 60.0  # after a search that failed
+SEARCH_DIMENSIONS = ("team", "model")  # of the slices that are searched for changes
+MAX_AGE_S = 600.0  # of a result
+RETRY_S = 60.0  # after a failed search
 
-Regressions = dict[str, Any]  # as `headway fleet regressions --json` tells it
+Regressions = dict[str, Any]  # the output of `headway fleet regressions --json`
 
 
 class Search:
-    """Begun by the first who asks; nobody waits for it."""
+    """A search that runs in the background, started by the first request."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class Search:
         self._closed = False
 
     def result(self, version: str) -> Regressions | None:
-        """The newest that is known of a store; None while it is looked for the first time."""
+        """The newest result for a store; None until the first search has finished."""
         with self._lock:
             outdated = self._clock() >= self._due and version != self._version
             idle = self._thread is None or not self._thread.is_alive()
@@ -48,7 +48,7 @@ class Search:
                 self._thread.start()
             if self._result is None and self._error:
                 raise HeadwayError(
-                    f"changes could not be looked for: {self._error}", code="search-failed"
+                    f"the search for changes failed: {self._error}", code="search-failed"
                 )
             return self._result
 
@@ -65,7 +65,7 @@ class Search:
     def _run(self) -> Regressions:
         with self._lock:
             if self._closed:
-                raise ValueError("the server is being stopped")
+                raise ValueError("the server is stopping")
             self._child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -80,12 +80,12 @@ class Search:
         return result
 
     def wait(self, seconds: float) -> None:
-        """Until what has begun is done."""
+        """Wait until a running search has finished."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def close(self) -> None:
-        """End it."""
+        """Stop a running search."""
         with self._lock:
             self._closed = True
             if self._child is not None and self._child.poll() is None:

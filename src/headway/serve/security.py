@@ -17,18 +17,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.serve.address import is_known_host
 
-MAX_CALLERS = 10_000  # that are remembered
+MAX_CALLERS = 10_000  # tracked at the same time
 
 
 class RateLimit:
-    """A bucket of `burst` for each caller that fills again at `per_second`."""
+    """A token bucket for each caller, of size `burst` and refilled at `per_second`."""
 
     def __init__(self, burst: float, per_second: float, clock: Callable[[], float]) -> None:
         self._burst, self._per_second, self._clock = burst, per_second, clock
         self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, caller: str, cost: float = 1.0) -> bool:
-        """Whether a caller may; if so it is counted."""
+        """Whether the caller may proceed; if so, `cost` is deducted."""
         now = self._clock()
         tokens, updated_at = self._callers.pop(caller, (self._burst, now))
         tokens = min(self._burst, tokens + (now - updated_at) * self._per_second)
@@ -41,13 +41,13 @@ class RateLimit:
 
 COOKIE = "headway"
 LOGIN = "/login"
-PUBLIC = (LOGIN, "/static/")  # what the page to log in needs
+PUBLIC = (LOGIN, "/static/")  # needed by the login page
 METHODS = ("GET", "HEAD")
 MAX_ADDRESS_BYTES = 4096  # bytes of path and query
 MAX_HEADER_BYTES = 16_384  # bytes of all headers
 MAX_BODY_BYTES = 4096  # bytes of a login
-BURST, PER_SECOND = 300, 60  # requests of one address
-TOKEN_TRIES, TOKEN_TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens of one address
+BURST, PER_SECOND = 300, 60  # requests per address
+TOKEN_TRIES, TOKEN_TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens per address
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -61,7 +61,7 @@ HEADERS = {
 
 
 def content_security_policy(nonce: str) -> str:
-    """Only our own scripts and styles; the nonce is for the sheet that Plotly fills itself."""
+    """Allow own scripts and styles only; the nonce is for the style sheet that Plotly fills."""
     return (
         f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; "
         "img-src 'self' data:; connect-src 'self'; frame-src 'self'; form-action 'self'; "
@@ -70,24 +70,24 @@ def content_security_policy(nonce: str) -> str:
 
 
 class TokenAuth:
-    """The token, and the cookie that says that it was given. Both are compared in constant time."""
+    """The token and its session cookie, both compared in constant time."""
 
     def __init__(self, token: str | None) -> None:
         self.token = token
-        # Of this process only: a restart ends every session.
+        # Random for each process: a restart ends all sessions.
         self._cookie = hmac.new(secrets.token_bytes(32), b"session", hashlib.sha256).hexdigest()
 
     def check(self, token: str) -> bool:
-        """Whether it is the token."""
+        """Whether `token` is correct."""
         return self.token is not None and _equal(token, self.token)
 
     @property
     def cookie(self) -> str:
-        """What a browser gets for the token."""
+        """The Set-Cookie header for a correct token."""
         return f"{COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
 
     def authorizes(self, headers: Headers) -> bool:
-        """By the cookie, or by `Authorization: Bearer` for programs."""
+        """Check the cookie, or `Authorization: Bearer` for programs."""
         if self.token is None:
             return True
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -105,7 +105,7 @@ def _equal(given: str, expected: str) -> bool:
 
 
 class SecurityConfig(NamedTuple):
-    """Who may come in, under which names this server is known, and the clock of its limits."""
+    """Authentication, the host names of this server, and the clock of the rate limits."""
 
     auth: TokenAuth
     host_names: frozenset[str]
@@ -113,7 +113,7 @@ class SecurityConfig(NamedTuple):
 
 
 class SecurityMiddleware:
-    """Around the pages."""
+    """Checks each request before it reaches the pages, and adds security headers."""
 
     def __init__(self, app: ASGIApp, config: SecurityConfig) -> None:
         self._app = app
@@ -143,30 +143,30 @@ class SecurityMiddleware:
         await (rejection or self._app)(scope, receive, with_headers)
 
     def _reject(self, scope: Scope) -> Response | None:
-        """Why not; None if it may pass."""
+        """The error response, or None if the request may pass."""
         headers, path = Headers(scope=scope), scope["path"]
         caller = scope["client"][0] if scope.get("client") else ""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not is_known_host(hosts[0], self._config.host_names):
-            return _error_response(400, "this server is not known by that name; see --name")
+            return _error_response(400, "unknown host name; see --name")
         if scope["method"] not in METHODS and (scope["method"], path) != ("POST", LOGIN):
             return _error_response(405, "these pages are read-only", Allow="GET, HEAD")
         if len(scope.get("raw_path") or path) + len(scope["query_string"]) > MAX_ADDRESS_BYTES:
-            return _error_response(414, "the address is too long")
+            return _error_response(414, "the URL is too long")
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             return _error_response(431, "the headers are too large")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BODY_BYTES:
             return _error_response(413, "the request is too large")
         if path.startswith("/data/") and headers.get("sec-fetch-site") == "cross-site":
-            return _error_response(403, "data is for these pages, not for other sites")
-        # The token first: what strangers ask, and guess, locks out nobody who has the right one,
-        # not even where all come by the address of one proxy.
+            return _error_response(403, "cross-site requests for data are not allowed")
+        # Check the token first, so that unauthenticated requests never lock out a client with the
+        # right token, even if all share the address of one proxy.
         authorized = self._config.auth.authorizes(headers)
         logging_in = path == LOGIN and scope["method"] == "POST"
         client = f"{caller} with the token" if authorized else caller
         if not logging_in and not self._requests.allows(client):
-            return _error_response(429, "too many requests; wait a moment", **{"Retry-After": "2"})
+            return _error_response(429, "too many requests; try again", **{"Retry-After": "2"})
         if path == LOGIN:
             scope["state"]["guesses_too_often"] = lambda: not self._wrong_tokens.allows(caller)
         return None if authorized else self._require_login(scope, headers, caller)
@@ -178,13 +178,13 @@ class SecurityMiddleware:
         if "authorization" in headers and not self._wrong_tokens.allows(caller):
             return too_many_guesses()
         if path.startswith("/data/") or "authorization" in headers:
-            return _error_response(401, "log in first")
+            return _error_response(401, "login required")
         target = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
         return RedirectResponse(f"{LOGIN}?next={quote(target)}", 303)
 
 
 def too_many_guesses() -> Response:
-    """To an address that has sent many wrong tokens, and another one."""
+    """The response to an address that has sent too many wrong tokens."""
     return _error_response(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
 
 

@@ -22,14 +22,14 @@ from headway.serve.security import MAX_HEADER_BYTES
 from headway.serve.sources import Source
 from headway.web import page
 
-REQUEST_S = 10.0  # for all of a request, from its first byte on
-STALL_S = 60.0  # for a client that does not read its answer
-MAX_IDLE = 96  # connections that wait for their client; a new one takes the place of the oldest
+REQUEST_S = 10.0  # for receiving a whole request
+STALL_S = 60.0  # for a client that does not read its response
+MAX_IDLE = 96  # connections that wait for their client; a new one replaces the oldest
 MAX_IDLE_PER_ADDRESS = 32
 
 
 class Connection(H11Protocol):
-    """One client; `idle_since` is None while the server has to act."""
+    """One client; `idle_since` is None while the server handles a request."""
 
     idle_since: float | None = None
     _deadline: asyncio.TimerHandle | None = None
@@ -52,12 +52,12 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._clear_deadline()  # the request is whole
+            self._clear_deadline()  # the request is complete
         elif self._deadline is None:
             self._set_deadline(REQUEST_S)
 
     def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()  # uvicorn has a deadline for the next request
+        self.idle_since = self.loop.time()  # uvicorn itself limits the time to the next request
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -92,12 +92,12 @@ class Connection(H11Protocol):
         self.transport.abort()
 
 
-MAX_CONCURRENT = 256  # connections, and requests
+MAX_CONCURRENT = 256  # connections or requests
 KEEP_ALIVE_S = 15
 
 
 def build_server(app: ASGIApp) -> uvicorn.Server:
-    """With limits that hold before anybody has logged in."""
+    """A server whose limits apply before any login."""
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -106,7 +106,7 @@ def build_server(app: ASGIApp) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # whoever can reach us could claim any address
+        proxy_headers=False,  # any client could claim any address
         limit_concurrency=MAX_CONCURRENT,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=2,
@@ -116,8 +116,8 @@ def build_server(app: ASGIApp) -> uvicorn.Server:
 
 
 def run_server(app: ASGIApp, source: Source, bound: socket) -> None:
-    """Until Ctrl-C or SIGTERM."""
-    page.static_files()  # packing them takes a moment: not while somebody waits for a page
+    """Run until Ctrl-C or SIGTERM."""
+    page.static_files()  # compress them now instead of during the first request
     page.plotly_style_ids()
     threading.Thread(target=source.warm, name="headway-warm", daemon=True).start()
     try:

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from headway.fleet.store.parquet import Store
 
 
-RESCAN_S = 10.0  # how old the list of folders may be
-MAX_REPORTS = 8  # reports
+RESCAN_S = 10.0  # between two scans of the folders
+MAX_REPORTS = 8
 
 
 class RunFolders:
-    """Nothing below them can be named from outside but a run, by its id."""
+    """Folders of runs. From outside, only a run can be addressed, by its id."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = tuple(roots)
@@ -46,7 +46,7 @@ class RunFolders:
         self._reports = AnswerCache(MAX_REPORTS)
 
     def find(self, run_id_: str) -> Path | None:
-        """The folder of a run."""
+        """The folder of a run, or None."""
         with self._lock:
             if time.monotonic() - self._scanned_at > RESCAN_S:
                 self._scan()
@@ -69,7 +69,7 @@ class RunFolders:
         self._folders = folders
 
     def report(self, run_id_: str) -> str | None:
-        """The report of a run as it is now; None if its folder is not at hand."""
+        """The report of a run in its current state; None without a folder."""
         folder = self.find(run_id_)
         journal_state = None if folder is None else _journal_state(folder)
         if folder is None or journal_state is None:
@@ -79,7 +79,7 @@ class RunFolders:
 
 
 def _run_id(folder: Path) -> str:
-    """As `headway ingest` gives it; empty for a run that does not say when it was made."""
+    """The id that `headway ingest` assigns; empty if the run has no creation time."""
     identity = read_identity(folder)
     if not identity.get("created"):
         return ""
@@ -120,18 +120,18 @@ class Source:
     def query(
         self, of: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[dict[str, Any]]:
-        """The answer to a question, whatever the page is about."""
+        """Run a query without the filters of a page."""
         return self.store_cache.rows(of, since=since, until=until)
 
     def rows(self, of: QueryFn, query: PageQuery) -> list[dict[str, Any]]:
-        """The answer for the stretch of time that a page is about."""
+        """Run a query for the time range of a page."""
         since, until = query.time_range(self.store_cache.summary())
         return self.query(of, since=since, until=until)
 
     def single_row(
         self, name: str, query: PageQuery, *by: str, whole: bool = False
     ) -> dict[str, Any]:
-        """A question of the fleet that has one row; with `whole` counts of many rows are added."""
+        """The row of a fleet query; with `whole`, the counts of all rows are added up."""
         rows = self.get_or_compute(
             (name, by, query),
             lambda: self.rows(build_query(name, self.filter_for(query, *by)), query),
@@ -142,19 +142,19 @@ class Source:
         return {key: sum(row[key] for row in rows) for key in counts}
 
     def get_or_compute(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """Made once for each version of the store."""
+        """See StoreCache.get_or_compute."""
         return self.store_cache.get_or_compute(key, compute)
 
     def filter_for(self, query: PageQuery, *by: str) -> Filter:
-        """As the questions of a fleet take it."""
+        """The filter of a page, for fleet queries."""
         return query.to_filter(self.store_cache.summary(), *by)
 
     def period(self, query: PageQuery) -> str:
-        """How finely time is told."""
+        """The time unit of a page's charts."""
         return query.period(self.store_cache.summary())
 
     def choices(self) -> dict[str, list[str]]:
-        """What can be chosen from in the filters; fields that no run has are left out."""
+        """The values of each filter; fields that no run has are left out."""
         choices: dict[str, list[str]] = self.get_or_compute("choices", self._choices)
         return choices
 
@@ -166,12 +166,12 @@ class Source:
         return {name: values for name, values in choices.items() if values}
 
     def alerts(self) -> list[dict[str, Any]] | None:
-        """What stands in the alerts file, the newest first; None if there is none."""
+        """Entries of the alerts file, newest first; None without such a file."""
         try:
             content = json.loads(self.store_cache.store.files.get(ALERTS_FILE))
         except (FileNotFoundError, ValueError, RecursionError):
             return None
-        except OSError as error:  # it is its watcher's, who may be another user
+        except OSError as error:  # the file may belong to another user
             raise HeadwayError(
                 f"{ALERTS_FILE} cannot be read: {error}", code="alerts-unreadable"
             ) from None
@@ -182,11 +182,11 @@ class Source:
     # -- what takes long ----------------------------------------------------------------------
 
     def regressions(self) -> Regressions | None:
-        """Changes, bad hosts and running jobs; None while they are looked for the first time."""
+        """Changes, bad hosts and slow jobs; None until the first search has finished."""
         return self.search.result(self.store_cache.version())
 
     def warm(self) -> None:
-        """What the first page needs; a store that cannot be read is told of when it is asked."""
+        """Compute what the first page needs; errors are reported when a page asks."""
         from headway.serve.pages.overview import OVERVIEW_PAGE
 
         with contextlib.suppress(HeadwayError):
@@ -198,6 +198,6 @@ class Source:
             self.regressions()
 
     def close(self) -> None:
-        """End all that is at work: nothing may be inside of the engine when Python ends."""
+        """Stop all engines: no query may be running when Python exits."""
         self.search.close()
         self.store_cache.close()

@@ -10,14 +10,14 @@ from headway.serve.query import PageQuery
 from headway.serve.search import SEARCH_DIMENSIONS, Regressions
 from headway.serve.sources import Source
 
-PENDING = {"wait": "Being computed. It appears here by itself."}
+PENDING = {"wait": "Computing; the result appears here automatically."}
 
 
 def raised_alerts(source: Source, query: PageQuery) -> dict[str, Any]:
-    """The alerts file of the store, the newest first."""
+    """The alerts file of the store, newest first."""
     rows = source.alerts()
     if rows is None:
-        return {"none": "There are no alerts: no rule has raised one in this store."}
+        return {"none": "No alerts: this store has no alerts file."}
     return table(
         [
             Column("state", "state", "outcome"),
@@ -25,7 +25,7 @@ def raised_alerts(source: Source, query: PageQuery) -> dict[str, Any]:
             Column("slice", "slice"),
             Column("since", "since", "time"),
             Column("until", "until", "time"),
-            Column("text", "what", "long"),
+            Column("text", "description", "long"),
         ],
         rows,
         empty="No rule has raised an alert.",
@@ -33,7 +33,7 @@ def raised_alerts(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def change_marks(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Change points, to be drawn into the chart of ETT over time."""
+    """Change points, shown in the chart of ETT over time."""
     result = source.regressions()
     if result is None:
         return PENDING
@@ -50,7 +50,7 @@ def change_marks(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def regressions(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Regressions, the newest first."""
+    """Regressions, newest first."""
     result = source.regressions()
     if result is None:
         return PENDING
@@ -73,19 +73,19 @@ def regressions(source: Source, query: PageQuery) -> dict[str, Any]:
             Column("at", "when", "time"),
             Column("slice", "slice"),
             Column("bucket", "bucket", "leaf"),
-            Column("points", "grew by", "points"),
+            Column("points", "increase", "points"),
             Column("ett", "ETT"),
             Column("hours", "hours since", "hours"),
-            Column("level", "false finds", "percent"),
-            Column("fields", "what changed there", "long"),
+            Column("level", "false discovery rate", "percent"),
+            Column("fields", "changed fields", "long"),
         ],
         rows,
-        empty=f"No change in {result['slices']:,} slices with {result['jobs']:,} runs.",
+        empty=f"No changes in {result['slices']:,} slices with {result['jobs']:,} runs.",
     )
 
 
 def _matching(source: Source, result: Regressions, query: PageQuery) -> list[Regressions]:
-    """Those of the slices and the time that the page is about."""
+    """Changes in the slices and the time range of the page."""
     conditions = dict(query.where)
     since, until = query.time_range(source.store_cache.summary())
     return [
@@ -101,26 +101,26 @@ def _matching(source: Source, result: Regressions, query: PageQuery) -> list[Reg
 
 
 def lemon_nodes(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Nodes whose failures are beyond chance."""
+    """Nodes that fail significantly more often than expected."""
     result = source.regressions()
     if result is None:
         return PENDING
     return table(
         [
             Column("host", "node"),
-            Column("failures", "runs that failed", "count"),
-            Column("expected", "chance would be", "number"),
+            Column("failures", "failed runs", "count"),
+            Column("expected", "expected", "number"),
             Column("hours", "hours", "hours"),
             Column("level", "false discovery rate", "percent"),
         ],
         [{**node, "level": 100 * node["level"]} for node in result["lemons"]],
         links={"to": "/runs", "parameters": {"host": "host"}},
-        empty="No node fails beyond chance.",
+        empty="No node fails significantly more often than expected.",
     )
 
 
 def slow_jobs(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Running jobs below the least of their slice, or of their own first hours."""
+    """Running jobs below the lower bound of their slice, or slower than in their first hours."""
     result = source.regressions()
     if result is None:
         return PENDING
@@ -131,12 +131,12 @@ def slow_jobs(source: Source, query: PageQuery) -> dict[str, Any]:
         [
             Column("run", "run", "run"),
             Column("slice", "slice"),
-            Column("words", "what it does", "long"),
-            Column("hour", "seen in its hour", "count"),
+            Column("words", "description", "long"),
+            Column("hour", "detected in hour", "count"),
             Column("run_id", "id", "id"),
         ],
         rows,
-        empty="No running job has fallen behind.",
+        empty="No running job is slower than expected.",
     )
 
 
@@ -147,21 +147,21 @@ def _to_datetime(seconds: float) -> datetime:
 ALERTS_PAGE = Page(
     "/alerts",
     "Alerts",
-    "What rules have raised, and what looks wrong without any rule.",
+    "Alerts raised by rules, and anomalies detected without rules.",
     (
         Panel("alerts", "Raised by rules", "", "table", raised_alerts, live=True),
         Panel(
             "alerts-changes",
             "Regressions",
-            "Slices that train less than before; false finds: the false discovery rate.",
+            "Slices whose share of training has dropped.",
             "table",
             regressions,
             live=True,
         ),
         Panel(
             "alerts-running",
-            "Running jobs that fall behind",
-            "Below the least of their slice, or slower than in their own first hours.",
+            "Slow running jobs",
+            "Below the lower bound of their slice, or slower than in their own first hours.",
             "table",
             slow_jobs,
             live=True,

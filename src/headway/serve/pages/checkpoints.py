@@ -15,7 +15,7 @@ BLOCK_BUCKET = "waste.checkpoint_block"
 
 
 def headline(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What saves cost, and what their lack did."""
+    """Cost of saves, and of training that was not saved."""
     filter_ = source.filter_for(query, "leaf")
     rows = source.rows(bucket_hours(filter_, (BLOCK_BUCKET, LOST), "leaf"), query)
     hours_by_bucket = {row["leaf"]: row["accelerator_hours"] for row in rows}
@@ -37,9 +37,9 @@ def headline(source: Source, query: PageQuery) -> dict[str, Any]:
             _share_of(hours_by_bucket.get(LOST), total_hours),
         ),
         Card("Saves", count, "count", f"{failed:,} failed"),
-        Card("A save blocks", disk.get("blocked_s_by_jobs"), "seconds", "mean, each run alike"),
-        Card("Nine of ten block", disk.get("blocked_p90_s"), "seconds", "at most, to disk"),
-        Card("Durable after", disk.get("durable_p90_s"), "seconds", "nine of ten, to disk"),
+        Card("Blocked per save", disk.get("blocked_s_by_jobs"), "seconds", "unweighted mean"),
+        Card("Blocked per save, p90", disk.get("blocked_p90_s"), "seconds", "to disk"),
+        Card("Durable after, p90", disk.get("durable_p90_s"), "seconds", "to disk"),
     )
 
 
@@ -48,12 +48,10 @@ def _share_of(hours: float | None, total: float) -> str:
 
 
 def blocking(source: Source, query: PageQuery) -> dict[str, Any]:
-    """By day or week."""
     return _over_time(source, query, BLOCK_BUCKET)
 
 
 def unsaved(source: Source, query: PageQuery) -> dict[str, Any]:
-    """By day or week."""
     return _over_time(source, query, LOST)
 
 
@@ -70,16 +68,15 @@ def _over_time(source: Source, query: PageQuery, leaf: str) -> dict[str, Any]:
 
 
 def levels(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Saves to memory and to disk."""
     rows = source.rows(build_query("checkpoints", source.filter_for(query)), query)
     return table(
         [
             Column("level", "level"),
             Column("saves", "saves", "count"),
             Column("failed", "failed", "count"),
-            Column("blocked_s_by_jobs", "a save blocks", "seconds"),
-            Column("blocked_p90_s", "nine of ten", "seconds"),
-            Column("durable_p90_s", "durable after, nine of ten", "seconds"),
+            Column("blocked_s_by_jobs", "blocked per save", "seconds"),
+            Column("blocked_p90_s", "blocked per save, p90", "seconds"),
+            Column("durable_p90_s", "durable after, p90", "seconds"),
             Column("accelerator_hours", "accelerator-hours blocked", "hours"),
             Column("jobs", "runs", "count"),
         ],
@@ -90,20 +87,20 @@ def levels(source: Source, query: PageQuery) -> dict[str, Any]:
 CHECKPOINTS_PAGE = Page(
     "/checkpoints",
     "Checkpoints",
-    "What saves cost while all goes well, and what was not saved when something failed.",
+    "The cost of saves, and the training that was lost because it had not been saved.",
     (
         Panel("saves-headline", "Headline", "", "cards", headline),
         Panel(
             "saves-blocking",
             "Blocking",
-            "Accelerator-hours in which training stood still for a save.",
+            "Accelerator-hours in which training was blocked by a save.",
             "chart",
             blocking,
         ),
         Panel(
             "saves-unsaved",
             "Unsaved training time",
-            "Accelerator-hours that were trained, then rolled back to the last checkpoint.",
+            "Accelerator-hours of training that were rolled back to the last checkpoint.",
             "chart",
             unsaved,
         ),

@@ -10,7 +10,7 @@ from headway.serve.pages.panel import Column, Page, Panel, table
 from headway.serve.query import PageQuery
 from headway.serve.sources import Source
 
-MAX_NODES = 30  # that are drawn; the table has more
+MAX_NODES = 30  # in the chart; the table has more
 MAX_ROWS = 400
 
 
@@ -35,7 +35,7 @@ def nodes(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
-    """A stack of categories for each day or week."""
+    """Failures stacked by category."""
     period = source.period(query)
     failures_by_period = source.rows(
         build_query("failures", source.filter_for(query, period, "category")), query
@@ -54,7 +54,6 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def categories(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Each category and whose it is."""
     filter_ = source.filter_for(query, "category", "owner")
     return table(
         [
@@ -75,12 +74,12 @@ def categories(source: Source, query: PageQuery) -> dict[str, Any]:
 FAILURES_PAGE = Page(
     "/failures",
     "Failures",
-    "What failed, on which node it began, and what that cost.",
+    "Failures by category and by the node where they began, with their cost.",
     (
         Panel(
             "failures-nodes",
             "Nodes and categories",
-            "Failures that began on a node. A cell opens the runs that failed there.",
+            "Failures by the node where they began. Click a cell to list the failed runs.",
             "tall",
             nodes,
         ),
@@ -94,8 +93,8 @@ FAILURES_PAGE = Page(
         ),
         Panel(
             "failures-lemons",
-            "Nodes beyond chance",
-            "Nodes on which more runs failed than their hours explain; found over the whole store.",
+            "Lemon nodes",
+            "Nodes on which significantly more runs failed than expected; over the whole store.",
             "table",
             alerts.lemon_nodes,
             live=True,

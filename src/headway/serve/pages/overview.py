@@ -11,11 +11,10 @@ from headway.serve.pages.panel import Card, Column, Page, Panel, add_cumulative,
 from headway.serve.query import PageQuery
 from headway.serve.sources import Source
 
-MAX_LINES = 8  # slices that are drawn; the table has them all
+MAX_LINES = 8  # slices in the chart; the table has all
 
 
 def headline(source: Source, query: PageQuery) -> dict[str, Any]:
-    """The numbers that a platform team watches."""
     ett = source.single_row("ett", query)
     tts, ttr = source.single_row("tts", query), source.single_row("ttr", query)
     hours = ett.get("accelerator_hours") or 0.0
@@ -34,7 +33,7 @@ def headline(source: Source, query: PageQuery) -> dict[str, Any]:
 
 def _unweighted(ett: dict[str, Any]) -> str:
     value = ett.get("ett_percent_by_jobs")
-    return "" if value is None else f"{value:.1f} % each run alike"
+    return "" if value is None else f"{value:.1f} % unweighted mean"
 
 
 def _count(number: int | None, noun: str) -> str:
@@ -45,13 +44,11 @@ def _p90(row: dict[str, Any], name: str) -> str:
     from headway.format import duration
 
     value = row.get(name)
-    return (
-        "median" if value is None else f"median; nine of ten below {duration(round(value * 1e9))}"
-    )
+    return "median" if value is None else f"median; p90 {duration(round(value * 1e9))}"
 
 
 def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
-    """ETT by day or week, one line or one for each slice."""
+    """ETT by period, one line in all or one for each slice."""
     period, by = source.period(query), query.get("by")
     rows = source.rows(
         build_query("ett", source.filter_for(query, period, *filter(None, [by]))), query
@@ -60,7 +57,7 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
         Column(period, period, "period"),
         *([Column(by, by)] if by else []),
         Column("ett_percent", "ETT", "percent"),
-        Column("ett_percent_by_jobs", "ETT, each run alike", "percent"),
+        Column("ett_percent_by_jobs", "ETT, unweighted mean", "percent"),
         Column("idleness_percent", "idleness", "percent"),
         Column("failure_percent", "failure", "percent"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -73,14 +70,14 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def by_bucket(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What was lost, the largest first."""
+    """Lost time by bucket, largest first."""
     rows = source.rows(build_query("top", source.filter_for(query)), query)
     columns = [
         Column("leaf", "bucket", "leaf"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
-        Column("percent", "of all", "percent"),
-        Column("percent_by_jobs", "of all, each run alike", "percent"),
-        Column("cumulative", "of the losses so far", "percent"),
+        Column("percent", "share", "percent"),
+        Column("percent_by_jobs", "share, unweighted mean", "percent"),
+        Column("cumulative", "cumulative share of losses", "percent"),
         Column("jobs", "runs", "count"),
     ]
     plot = {"kind": "pareto", "x": "leaf", "y": "accelerator_hours", "most": 16}
@@ -88,13 +85,13 @@ def by_bucket(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def by_cause(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What failures cost, the most expensive first."""
+    """Cost of failures by category, largest first."""
     rows = source.rows(build_query("failures", source.filter_for(query)), query)
     columns = [
         Column("category", "cause"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
         Column("rolled_back_accelerator_hours", "of which rolled back", "hours"),
-        Column("cumulative", "so far", "percent"),
+        Column("cumulative", "cumulative share", "percent"),
         Column("failures_all", "failures", "count"),
         Column("never_recovered", "never recovered", "count"),
         Column("jobs", "runs", "count"),
@@ -107,7 +104,7 @@ def by_cause(source: Source, query: PageQuery) -> dict[str, Any]:
 OVERVIEW_PAGE = Page(
     "/",
     "Fleet",
-    "How much of the accelerator time trained on new data, and where the rest went.",
+    "Share of accelerator time spent training on new data, and where the rest went.",
     (
         Panel("headline", "Headline", "", "cards", headline),
         Panel(
@@ -120,14 +117,14 @@ OVERVIEW_PAGE = Page(
         Panel(
             "lost-by-bucket",
             "Lost accelerator-hours by bucket",
-            "All that was not training on new data; the line is the share of the total so far.",
+            "All time not spent training on new data; the line is the cumulative share.",
             "chart",
             by_bucket,
         ),
         Panel(
             "lost-by-cause",
             "Lost accelerator-hours by cause of failure",
-            "Training that was rolled back, and recovery. A bar opens the runs that it is made of.",
+            "Rolled-back training, and recovery. Click a bar to list its runs.",
             "chart",
             by_cause,
         ),

@@ -15,18 +15,18 @@ PanelQuery = Callable[[Source, PageQuery], dict[str, Any]]
 
 
 class Panel(NamedTuple):
-    """One part of a page; `shape` is the room that is kept for it until its data is there."""
+    """One part of a page; `layout` reserves its space until the data arrives."""
 
     name: str
     title: str
     note: str
     layout: str  # cards, chart, tall, table
     load: PanelQuery
-    live: bool = False  # what it shows does not follow from the version of the store alone
+    live: bool = False  # not cached: the data depends on more than the version of the store
 
 
 class Page(NamedTuple):
-    """One page; `own` are the parameters that only it has."""
+    """One page; `parameters` are those that only this page has."""
 
     path: str
     title: str
@@ -35,11 +35,11 @@ class Page(NamedTuple):
     parameters: tuple[str, ...] = ()
 
 
-MAX_TEXT_LENGTH = 400  # characters of a text from a journal
+MAX_TEXT_LENGTH = 400  # of texts from journals
 
 
 class Column(NamedTuple):
-    """One column; the unit says how a value is written."""
+    """One column; the unit determines how values are formatted."""
 
     key: str
     label: str
@@ -58,7 +58,7 @@ class Card(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], **others: Any
 ) -> dict[str, Any]:
-    """Rows with those columns; `plot` among the others says how they are drawn."""
+    """Rows with these columns; the extra field `plot` describes their chart."""
     return {
         "columns": [column._asdict() for column in columns],
         "rows": [[to_json_value(row.get(column.key)) for column in columns] for row in rows],
@@ -67,7 +67,7 @@ def table(
 
 
 def cards(*items: Card, **others: Any) -> dict[str, Any]:
-    """Large numbers side by side."""
+    """Large numbers."""
     return {
         "cards": [card._replace(value=to_json_value(card.value))._asdict() for card in items],
         **others,
@@ -75,7 +75,7 @@ def cards(*items: Card, **others: Any) -> dict[str, Any]:
 
 
 def to_json_value(value: Any) -> Any:
-    """As JSON can say it: times in ISO, floats short, texts on one line."""
+    """Convert to JSON: times in ISO format, floats rounded, texts on one line."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="seconds")
     if isinstance(value, float):
@@ -86,7 +86,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def add_cumulative(rows: Sequence[Mapping[str, Any]], of: str) -> list[dict[str, Any]]:
-    """The rows with the share of the total that they and those before them have."""
+    """Add to each row the share of the total up to and including it."""
     total = sum(row[of] or 0.0 for row in rows)
     result, so_far = [], 0.0
     for row in rows:
@@ -98,14 +98,14 @@ def add_cumulative(rows: Sequence[Mapping[str, Any]], of: str) -> list[dict[str,
 def percentiles_over_time(
     source: Source, query: PageQuery, name: str, *extra: Column
 ) -> dict[str, Any]:
-    """By the answers to the question of that name; `more` stands beside."""
+    """Median and p90 of the query `name` over time, with extra columns."""
     period = source.period(query)
     rows = source.rows(build_query(name, source.filter_for(query, period)), query)
     median, p90 = f"{name}_p50_s", f"{name}_p90_s"
     columns = [
         Column(period, period, "period"),
         Column(median, "median", "seconds"),
-        Column(p90, "nine of ten", "seconds"),
+        Column(p90, "p90", "seconds"),
         Column(f"{name}_s_by_jobs", "mean", "seconds"),
         *extra,
     ]

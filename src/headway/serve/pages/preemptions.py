@@ -10,11 +10,10 @@ from headway.serve.pages.panel import Card, Column, Page, Panel, cards, table
 from headway.serve.query import PageQuery
 from headway.serve.sources import Source
 
-ROWS_PER_PAGE = 50  # of a page
+ROWS_PER_PAGE = 50
 
 
 def headline(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What preemptions cost in all."""
     row = _totals(source, query)
     hours = row.get("accelerator_hours") or 0.0
     rolled_back = row.get("rolled_back_accelerator_hours") or 0.0
@@ -22,7 +21,7 @@ def headline(source: Source, query: PageQuery) -> dict[str, Any]:
     return cards(
         Card("Preemptions", row.get("failures_all", 0), "count", f"of {row.get('jobs', 0):,} runs"),
         Card(
-            "Their price",
+            "Cost",
             hours,
             "hours",
             f"{100 * hours / total_hours if total_hours else 0:.2f} % of all",
@@ -40,7 +39,6 @@ def _totals(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
-    """By day or week."""
     period = source.period(query)
     failures = source.rows(
         build_query("failures", source.filter_for(query, period, "category")), query
@@ -62,7 +60,6 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def preemption_list(source: Source, query: PageQuery) -> dict[str, Any]:
-    """One row each."""
     filter_, skip = source.filter_for(query), (query.page - 1) * ROWS_PER_PAGE
     rows = source.rows(pages.preemption_rows(filter_, skip=skip, limit=ROWS_PER_PAGE), query)
     columns = [
@@ -85,7 +82,7 @@ def preemption_list(source: Source, query: PageQuery) -> dict[str, Any]:
 PREEMPTIONS_PAGE = Page(
     "/preemptions",
     "Preemptions",
-    "Each time that the scheduler or the cloud took the machines away, and what that cost.",
+    "Preemptions by the scheduler or the cloud, and their cost.",
     (
         Panel("preempted-headline", "Headline", "", "cards", headline),
         Panel(
@@ -95,7 +92,7 @@ PREEMPTIONS_PAGE = Page(
             "chart",
             over_time,
         ),
-        Panel("preempted-ledger", "Ledger", "The newest first.", "table", preemption_list),
+        Panel("preempted-ledger", "Preemptions", "Newest first.", "table", preemption_list),
     ),
     ("page",),
 )

@@ -17,21 +17,19 @@ LEAVES = (DETECTION, DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
 
 
 def headline(source: Source, query: PageQuery) -> dict[str, Any]:
-    """How long recoveries take."""
     row = source.single_row("ttr", query)
     failed = source.single_row("failures", query, "owner", whole=True)
     return cards(
-        Card("Median", row.get("ttr_p50_s"), "seconds", "half of the interruptions are shorter"),
-        Card("Nine of ten", row.get("ttr_p90_s"), "seconds", "are shorter"),
-        Card("Mean", row.get("ttr_s_by_jobs"), "seconds", "each run alike"),
-        Card("Spent on it", row.get("recovering_accelerator_hours"), "hours", "accelerator-hours"),
-        Card("Interruptions", row.get("interruptions"), "count", "that were recovered from"),
+        Card("Median", row.get("ttr_p50_s"), "seconds", "of all interruptions"),
+        Card("p90", row.get("ttr_p90_s"), "seconds", "of all interruptions"),
+        Card("Mean", row.get("ttr_s_by_jobs"), "seconds", "unweighted"),
+        Card("Total", row.get("recovering_accelerator_hours"), "hours", "accelerator-hours"),
+        Card("Interruptions", row.get("interruptions"), "count", "recovered"),
         Card("Never recovered", failed.get("never_recovered"), "count", "failures"),
     )
 
 
 def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Median and the slowest tenth."""
     return panel.percentiles_over_time(
         source,
         query,
@@ -42,7 +40,7 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def stages(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Where recovery time goes, in the order in which it passes."""
+    """Recovery time by stage, in the order of the stages."""
     rows_by_bucket = source.rows(
         bucket_hours(source.filter_for(query, "leaf"), LEAVES, "leaf"), query
     )
@@ -58,7 +56,7 @@ def stages(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def by_cause(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What takes longest to recover from."""
+    """Recovery time by category, longest first."""
     failures = source.rows(build_query("failures", source.filter_for(query)), query)
     rows = sorted(failures, key=lambda row: -(row["ttr_p50_s"] or 0.0))
     columns = [
@@ -82,21 +80,21 @@ RECOVER_PAGE = Page(
         Panel(
             "recover-time",
             "Over time",
-            "Half of the interruptions, nine of ten.",
+            "Median and p90 of the interruptions.",
             "chart",
             over_time,
         ),
         Panel(
             "recover-stages",
             "By stage",
-            "Accelerator-hours from failure to training again.",
+            "Accelerator-hours from a failure until the job trains again.",
             "chart",
             stages,
         ),
         Panel(
             "recover-causes",
             "By cause",
-            "How long half of the recoveries took, by what had failed.",
+            "Median Time to Recover, by category of the failure.",
             "chart",
             by_cause,
         ),

@@ -32,14 +32,13 @@ def _run(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def _rows(source: Source, query: PageQuery, query_fn: Any) -> list[dict[str, Any]]:
-    """Only files of its days are opened."""
+    """Query only the files of the run's days."""
     row = _run(source, query)
     since: datetime = row["started_at"] - timedelta(days=1)
     return source.query(query_fn, since=since, until=row["ended_at"] + timedelta(days=1))
 
 
 def headline(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What it is and how it went."""
     row = _run(source, query)
     wall = row["wall_s"]
     facts = [(name, to_json_value(row[name])) for name in (*LABELS, *VERSIONS) if row[name]]
@@ -51,7 +50,7 @@ def headline(source: Source, query: PageQuery) -> dict[str, Any]:
         Card("Wall time", wall, "seconds", f"on {count(row['accelerators'], 'accelerator')}"),
         Card("Time to Start", row["time_to_start_s"], "seconds", "to the first training"),
         Card("Steps", row["steps"], "count", "on new data"),
-        Card("Attempts", row["attempts"], "count", "lives of it"),
+        Card("Attempts", row["attempts"], "count"),
         _failure_card(source, query),
         title=to_json_value(row["run"]),
         state=state,
@@ -62,19 +61,17 @@ def headline(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def _failure_card(source: Source, query: PageQuery) -> Card:
-    """The number of failures as published, and those of others beside it."""
+    """Failures of infrastructure, as published; other failures as a remark."""
     filter_ = Filter(("owner",), where=(("run_id", query.get("run_id")),))
     rows = _rows(source, query, build_query("failures", filter_))
     by_owner = {row["owner"]: row["failures_all"] for row in rows}
     infra = by_owner.pop("infra", 0)
     others = ", ".join(f"{number} {owner}" for owner, number in sorted(by_owner.items()))
-    return Card(
-        "Failures", infra, "count", f"of infra; beside it {others}" if others else "of infra"
-    )
+    return Card("Failures", infra, "count", f"infra; others: {others}" if others else "infra")
 
 
 def buckets(source: Source, query: PageQuery) -> dict[str, Any]:
-    """From the wall time down to training, the largest loss first."""
+    """From the wall time to effective training, largest loss first."""
     run_id = query.get("run_id")
     all_rows = _rows(source, query, pages.buckets_of_run(run_id))
     wall = sum(row["seconds"] for row in all_rows)
@@ -106,7 +103,6 @@ def by_hour(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def attempts(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Each life of it."""
     rows = _rows(
         source, query, pages.rows_of_run("attempts", query.get("run_id"), "attempt", MAX_ROWS)
     )
@@ -129,7 +125,6 @@ def attempts(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def failures(source: Source, query: PageQuery) -> dict[str, Any]:
-    """What failed, with the evidence."""
     rows = _rows(source, query, pages.rows_of_run("failures", query.get("run_id"), "at", MAX_ROWS))
     return table(
         [
@@ -149,7 +144,7 @@ def failures(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def saves(source: Source, query: PageQuery) -> dict[str, Any]:
-    """The newest first."""
+    """Newest first."""
     all_rows = _rows(
         source, query, pages.rows_of_run("checkpoints", query.get("run_id"), "at", 5000)
     )
@@ -169,7 +164,7 @@ def saves(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def compiles(source: Source, query: PageQuery) -> dict[str, Any]:
-    """The longest first."""
+    """Longest first."""
     all_rows = _rows(source, query, pages.rows_of_run("compiles", query.get("run_id"), "at", 5000))
     all_rows.sort(key=lambda row: -row["seconds"])
     return table(
@@ -177,7 +172,7 @@ def compiles(source: Source, query: PageQuery) -> dict[str, Any]:
             Column("place", "place", "long"),
             Column("seconds", "longest rank", "seconds"),
             Column("times", "times", "count"),
-            Column("recompile", "again", "mark"),
+            Column("recompile", "recompile", "mark"),
             Column("cached", "from a cache", "mark"),
             Column("attempt", "attempt", "count"),
             Column("reason", "reason", "long"),
@@ -188,7 +183,6 @@ def compiles(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def nodes(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Each host of each attempt."""
     rows = _rows(
         source, query, pages.rows_of_run("nodes", query.get("run_id"), "attempt", MAX_ROWS)
     )
@@ -202,7 +196,7 @@ def nodes(source: Source, query: PageQuery) -> dict[str, Any]:
             Column("attempt", "attempt", "count"),
             Column("accelerators", "accelerators", "count"),
             Column("percent", "trained", "percent"),
-            Column("failures", "failures that began here", "count"),
+            Column("failures", "failures that began on it", "count"),
         ],
         rows,
     )
@@ -217,15 +211,15 @@ RUN_PAGE = Page(
         Panel(
             "run-buckets",
             "Where the time went",
-            "From the wall time down to what trained on new data.",
+            "From the wall time to training on new data.",
             "chart",
             buckets,
         ),
         Panel("run-hours", "Hour by hour", "Minutes of each hour.", "chart", by_hour),
         Panel("run-attempts", "Attempts", "", "table", attempts),
         Panel("run-failures", "Failures", "", "table", failures),
-        Panel("run-saves", "Saves", "The last ones.", "table", saves),
-        Panel("run-compiles", "Compiles", "The longest first.", "table", compiles),
+        Panel("run-saves", "Saves", "Newest first.", "table", saves),
+        Panel("run-compiles", "Compiles", "Longest first.", "table", compiles),
         Panel("run-nodes", "Nodes", "", "table", nodes),
     ),
 )

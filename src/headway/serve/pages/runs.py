@@ -9,11 +9,11 @@ from headway.serve.pages.panel import Column, Page, Panel, table
 from headway.serve.query import PageQuery
 from headway.serve.sources import Source
 
-ROWS_PER_PAGE = 50  # of a page
+ROWS_PER_PAGE = 50
 
 
 def run_list(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Those that hold what is searched for."""
+    """Runs that match the search and filters."""
     filter_, parameters = source.filter_for(query), dict(query.parameters)
     skip = (query.page - 1) * ROWS_PER_PAGE
     rows = source.rows(
@@ -33,7 +33,7 @@ def run_list(source: Source, query: PageQuery) -> dict[str, Any]:
         Column("lost_hours", "lost", "hours"),
         Column("time_to_start_s", "Time to Start", "seconds"),
         Column("attempts", "attempts", "count"),
-        Column("failures", "failures of infra", "count"),
+        Column("failures", "infra failures", "count"),
         Column("failures_beside", "other failures", "count"),
         Column("run_id", "id", "id"),
     ]

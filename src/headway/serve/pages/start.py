@@ -14,22 +14,19 @@ from headway.serve.sources import Source
 
 
 def headline(source: Source, query: PageQuery) -> dict[str, Any]:
-    """How long starts take."""
     row = source.single_row("tts", query)
     return cards(
-        Card("Median", row.get("tts_p50_s"), "seconds", "half of the runs start faster"),
-        Card("Nine of ten", row.get("tts_p90_s"), "seconds", "start faster"),
-        Card("Mean", row.get("tts_s_by_jobs"), "seconds", "each run alike"),
+        Card("Median", row.get("tts_p50_s"), "seconds", "of all runs"),
+        Card("p90", row.get("tts_p90_s"), "seconds", "of all runs"),
+        Card("Mean", row.get("tts_s_by_jobs"), "seconds", "unweighted"),
         Card("Weighted mean", row.get("tts_s"), "seconds", "by accelerator-hours"),
-        Card(
-            "Spent on starts", row.get("starting_accelerator_hours"), "hours", "accelerator-hours"
-        ),
-        Card("Never trained", row.get("never_trained"), "count", "runs, not counted here"),
+        Card("Total", row.get("starting_accelerator_hours"), "hours", "accelerator-hours"),
+        Card("Never trained", row.get("never_trained"), "count", "runs, not included here"),
     )
 
 
 def stages(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Mean seconds of each stage, in the order in which a job passes through them."""
+    """Mean seconds of each stage, in the order of the stages."""
     row = source.single_row("tts", query)
     started = (row.get("jobs") or 0) - (row.get("never_trained") or 0)
     bucket_rows = source.rows(pages.start_stages(source.filter_for(query), START_BUCKETS), query)
@@ -42,7 +39,7 @@ def stages(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def by_release(source: Source, query: PageQuery) -> dict[str, Any]:
-    """A stack of stages for each release."""
+    """Stages stacked by release."""
     release = query.get("release", "torch")
     bars = releases(lambda of: source.rows(of, query), source.filter_for(query), release)
     used = [leaf for leaf in (*START_BUCKETS, OTHER) if any(leaf in bar.stages for bar in bars)]
@@ -63,7 +60,7 @@ def by_release(source: Source, query: PageQuery) -> dict[str, Any]:
         Column("first", "first seen", "time"),
         Column("jobs", "runs", "count"),
         Column("tts_p50_s", "median", "seconds"),
-        Column("tts_p90_s", "nine of ten", "seconds"),
+        Column("tts_p90_s", "p90", "seconds"),
         Column("tts_s_by_jobs", "mean", "seconds"),
         *(Column(leaf, leaf.removeprefix("start."), "seconds") for leaf in used),
     ]
@@ -71,7 +68,6 @@ def by_release(source: Source, query: PageQuery) -> dict[str, Any]:
 
 
 def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
-    """Median and the slowest tenth."""
     return panel.percentiles_over_time(
         source,
         query,
@@ -84,24 +80,24 @@ def over_time(source: Source, query: PageQuery) -> dict[str, Any]:
 START_PAGE = Page(
     "/start",
     "Time to Start",
-    "From the allocation of the machines to the first training, of runs that began then.",
+    "From the allocation of the machines to the start of training, by the start of the run.",
     (
         Panel("start-headline", "Headline", "", "cards", headline),
         Panel(
             "start-stages",
             "By stage",
-            "Mean seconds of a run; runs that never trained are left out.",
+            "Mean seconds per run, without runs that never trained.",
             "chart",
             stages,
         ),
         Panel(
             "start-releases",
             "Over releases",
-            "The same stages for each release, in the order in which they came.",
+            "The same stages for each release, in order of first use.",
             "chart",
             by_release,
         ),
-        Panel("start-time", "Over time", "Half of the runs, nine of ten.", "chart", over_time),
+        Panel("start-time", "Over time", "Median and p90 of the runs.", "chart", over_time),
     ),
     ("release",),
 )
