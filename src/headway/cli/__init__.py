@@ -1,4 +1,4 @@
-"""The command line: dispatch of verbs, and errors as one line and an exit code."""
+"""Command line: dispatch of verbs; errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from headway import __version__
 from headway.errors import HeadwayError, with_code
 
 VERBS = {
-    "run": "start a command and record where its time goes",
-    "chaos": "run a command with planned faults, and see what was made of them",
+    "run": "run a command and record where its time goes",
+    "chaos": "run a command with planned faults and report what was detected",
     "report": "show the ledger of a run: terminal, JSON or one HTML file",
-    "advise": "say what to change next in a run or a store, and what each change is worth",
+    "advise": "list what to change next in a run or a store, and the gain of each change",
     "top": "watch a run live in the terminal",
     "compare": "compare runs: two with gates for CI, or a series as a waterfall",
-    "plan": "say what ETT to expect of a job before it runs, and how often it should save",
-    "export": "write a run or a store for another tool: Perfetto, Prometheus, OTLP, ...",
-    "autotune": "say what autotuning cost, and prune what is tried next time",
-    "recompiles": "say why torch.compile compiled again, and what cures it",
-    "classify": "say why a job failed, from any log",
-    "cache": "look after a store of compile archives",
+    "plan": "estimate the ETT of a job before it runs, and its best checkpoint interval",
+    "export": "export a run or a store to another tool: Perfetto, Prometheus, OTLP, ...",
+    "autotune": "report the cost of autotuning, and prune the configs of the next run",
+    "recompiles": "explain why torch.compile recompiled, and how to avoid it",
+    "classify": "find the cause of a failed job in any log",
+    "cache": "list, verify, copy and clean up compile archives",
     "ingest": "write the ledgers of runs to a store",
-    "fleet": "ask a store about all runs in it",
-    "simulate": "play a trace through a cluster, and see what each policy of eviction costs",
-    "schedule": "choose who is evicted by what it would waste, and tell schedulers",
-    "serve": "show a store as web pages",
-    "publish": "make a snapshot that serves of an anchor checkpoint",
-    "auto": "show what `run --auto` has learned of a job, or forget it",
-    "doctor": "start a child as `run` does and say what would be seen",
-    "config": "print every setting and where its value came from",
+    "fleet": "query and maintain a store of many runs",
+    "simulate": "replay a trace on a simulated cluster, and compare eviction policies",
+    "schedule": "evict jobs by what it would waste, and publish that cost to schedulers",
+    "serve": "serve a store as web pages",
+    "publish": "publish an anchor checkpoint as an inference-ready snapshot",
+    "auto": "show or delete what `run --auto` has learned about a job",
+    "doctor": "check what Headway can record in this environment",
+    "config": "print every setting and the origin of its value",
 }
 
 # Verbs that share a module with another one: prepare_NAME and run_NAME there.
@@ -49,7 +49,7 @@ SHARED = {
 
 
 def function(place: str, kind: str) -> Callable[..., Any]:
-    """`prepare` or `run` of a command: of a module, or `module:name` where it has several."""
+    """`prepare` or `run` of a command; `place` is a module, or `module:name` if it has several."""
     module, _, name = place.partition(":")
     result: Callable[..., Any] = getattr(
         importlib.import_module(module), f"{kind}_{name}" if name else kind
@@ -60,14 +60,15 @@ def function(place: str, kind: str) -> Callable[..., Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal's encoding has not
+    if isinstance(sys.stdout, io.TextIOWrapper):  # for names that the terminal cannot encode
         sys.stdout.reconfigure(errors="replace")
-    of_a_job = args[:1] in (["run"], ["chaos"])  # which gets standard output as it is
-    if sys.stdout is None and not of_a_job:
+    # The job inherits standard output unchanged.
+    runs_job = args[:1] in (["run"], ["chaos"])
+    if sys.stdout is None and not runs_job:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         code = _dispatch(args, ends_process=argv is None)
-        if not of_a_job:
+        if not runs_job:
             sys.stdout.flush()
         return code
     except HeadwayError as error:
@@ -91,13 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             _discard_stdout()
             return HeadwayError.exit_code
         text = f"headway: internal fault, {type(error).__name__}: {error}; "
-        text += "set HEADWAY_DEBUG=1 and run it again to see where"
+        text += "set HEADWAY_DEBUG=1 and run it again for a traceback"
         _print_error(with_code(_redacted(text), code="internal-fault"))
         return 70
 
 
 def _discard_stdout() -> None:
-    """Else Python tries to write the rest of it as it ends."""
+    """Otherwise Python tries to flush the rest at exit."""
     with contextlib.suppress(OSError, ValueError):  # not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -116,7 +117,7 @@ def _dispatch(args: list[str], *, ends_process: bool) -> int:
     verb = args[0] if args else ""
     if verb in VERBS:
         parsed = verb_parser(verb).parse_args(args[1:])
-        parsed.ends_process = ends_process  # nothing follows the verb
+        parsed.ends_process = ends_process  # the process exits after the verb
         code: int = function(_place(verb), "run")(parsed)
         return code
     _top_parser().parse_args(args)
@@ -125,7 +126,7 @@ def _dispatch(args: list[str], *, ends_process: bool) -> int:
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
-    """The parser of one verb, with its sub-commands."""
+    """Parser of one verb, with its sub-commands."""
     module = importlib.import_module(_place(verb).partition(":")[0])
     parser = _Parser(prog=f"headway {verb}", description=module.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -138,7 +139,7 @@ def _place(verb: str) -> str:
 
 
 def commands() -> list[tuple[str, ...]]:
-    """Every command as its words, at every level: (), ("run",), ..., ("fleet", "ett"), ..."""
+    """Words of every command, at every level: (), ("run",), ..., ("fleet", "ett"), ..."""
     return [(), *(words for verb in VERBS for words in _walk(verb_parser(verb), (verb,)))]
 
 
@@ -151,7 +152,7 @@ def _walk(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[t
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, but a wrong use is one sentence."""
+    """argparse, but an error is one line with a code."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         text = _redacted(f"headway: {message}; try `{self.prog} --help`")

@@ -1,13 +1,13 @@
-"""Say what to change next, and what each change is worth.
+"""List what to change next, and how much each change would gain.
 
 examples:
-  headway advise RUN                   for one run, by what is known of its job
-  headway advise RUN --with OTHER      another run of the same job may know what a change leaves
+  headway advise RUN                   for one run, using what is known of its job
+  headway advise RUN --with OTHER      use another run of the same job as evidence
   headway advise STORE --since 30d     for all runs of a store, by rule and job
-  headway advise RUN --json            as JSON, the contract for other tools
+  headway advise RUN --json            as JSON, for other tools
 
-What a change is worth is counted on the run's own ledger: the time it would have won is cut out,
-and the rest is counted again. No second is counted for two changes.
+The gain of a change is computed on the run's own ledger: the time it would have saved is removed,
+and the ledger is computed again. No second counts for two changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway advise`."""
     parser.add_argument("path", metavar="RUN|STORE", help="folder or URL of a run or of a store")
     parser.add_argument(
         "--with",
@@ -35,21 +34,24 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="others",
-        help="another run of the same job; may be given several times",
+        help="another run of the same job; may be repeated",
     )
-    parser.add_argument("--since", metavar="WHEN", help="of a store: runs since 30d, 12h or a date")
+    parser.add_argument(
+        "--since", metavar="WHEN", help="for a store: only runs since 30d or 12h ago, or a date"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Of a run or of a store."""
     store = _open_store(args.path)
     if store is None and args.since:
         raise UsageError(
-            f"--since is for a store, and {args.path} is none", code="flag-needs-store"
+            f"--since works only on a store, and {args.path} is not one", code="flag-needs-store"
         )
     if store is not None and args.others:
-        raise UsageError(f"--with is for a run, and {args.path} is a store", code="flag-needs-run")
+        raise UsageError(
+            f"--with works only on a run, and {args.path} is a store", code="flag-needs-run"
+        )
     if store is not None:
         return _advise_store(store, args)
     from headway.advise.gather import advise, gather
@@ -83,7 +85,7 @@ def _advise_store(store: Store | Database, args: argparse.Namespace) -> int:
 
 
 def _open_store(path: str) -> Store | Database | None:
-    """The store at a place; None where there is none."""
+    """The store at a path or URL; None if there is none."""
     from pathlib import Path
 
     from headway.fleet.store.manifest import STORE_MARKER

@@ -1,15 +1,15 @@
-"""Look after a store of compile archives: what is in it, whether it is whole, what may go.
+"""List, verify, copy and clean up a store of compile archives.
 
-  headway cache list ./cache                 the archives, the newest last
-  headway cache show ./cache ID              what one is for, and what is in it
-  headway cache verify ./cache               read every byte and check it
-  headway cache pull ./cache ID FOLDER       put its files into a folder
+  headway cache list ./cache                 list the archives, the newest last
+  headway cache show ./cache ID              print one archive and its files
+  headway cache verify ./cache               read and verify every byte
+  headway cache pull ./cache ID FOLDER       write its files to a folder
   headway cache push ./cache s3://team/cache [ID]    copy archives to another store
   headway cache gc ./cache --max-size 50G --max-age 30d
-  headway cache stats ./cache                how much is stored, and how much is shared
+  headway cache stats ./cache                print the stored and shared sizes
 
-Archives are run as code: only what the team's key has signed is used (--cache-key FILE), or what
-lies unsigned in a folder that is yours and that nobody else can write.
+Archives contain code that is run. Only archives signed with the team's key (--cache-key FILE) are
+used, or unsigned archives in a folder that you own and no one else can write.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ TIMES = {"h": 3600, "d": 86400, "w": 604800}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway cache`."""
     parser.usage = "headway cache list|show|verify|pull|push|gc|stats STORE [...] [options]"
     parser.add_argument("action", choices=sorted(ACTIONS), metavar="ACTION", help="see above")
-    parser.add_argument("store", metavar="STORE", help="folder or URL")
-    parser.add_argument("rest", nargs="*", metavar="...", help="what the action asks for")
+    parser.add_argument("store", metavar="STORE", help="folder or URL of the store")
+    parser.add_argument("rest", nargs="*", metavar="...", help="arguments of the action")
     parser.add_argument("--cache-key", metavar="FILE", help="the team's key")
     parser.add_argument("--target-key", metavar="FILE", help="push: the key of the other store")
-    parser.add_argument("--max-size", metavar="SIZE", help="gc: such as 50G")
-    parser.add_argument("--max-age", metavar="AGE", help="gc: such as 30d")
-    parser.add_argument("--dry-run", action="store_true", help="gc: only say what would go")
+    parser.add_argument("--max-size", metavar="SIZE", help="gc: maximum total size, such as 50G")
+    parser.add_argument("--max-age", metavar="AGE", help="gc: maximum age, such as 30d")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="gc: only print what would be deleted"
+    )
     parser.add_argument("--json", action="store_true", help="list, show, stats: print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
     from headway.settings import Settings
 
     key = Settings.read(cache_key=args.cache_key).cache_key
@@ -74,7 +74,7 @@ def _list(store: ArchiveStore, args: argparse.Namespace) -> int:
         print(f"no archives in {redact.text(store.place.url)}")
     for row in rows:
         if row["why"]:
-            print(f"{row['id']:<22} not usable: {row['why']}")
+            print(f"{row['id']:<22} unusable: {row['why']}")
             continue
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
         size = f"{row['bytes'] / 1e6:.1f} MB"
@@ -132,8 +132,8 @@ def _verify(store: ArchiveStore, args: argparse.Namespace) -> int:
         reason = verify_archive(store, archive)
         total += 1
         unusable += bool(reason)
-        print(f"{archive.id:<22} {reason or 'whole'}", flush=True)
-    print(f"{total - unusable} of {total} archives are whole and may be used")
+        print(f"{archive.id:<22} {reason or 'ok'}", flush=True)
+    print(f"{total - unusable} of {total} archives are complete and usable")
     return 1 if unusable else 0
 
 
@@ -148,7 +148,9 @@ def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
         )
     reason = store.untrusted_reason()
     if reason:
-        raise UsageError(f"archives are run as code, and {reason}", code="archive-key-missing")
+        raise UsageError(
+            f"archives contain code that is run, and {reason}", code="archive-key-missing"
+        )
     archive = _find_archive(store, args.rest[:1])
     if archive.manifest is None:
         raise UsageError(
@@ -179,28 +181,30 @@ def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
         )
     reason = store.untrusted_reason()
     if reason:
-        raise UsageError(f"archives are run as code, and {reason}", code="archive-key-missing")
+        raise UsageError(
+            f"archives contain code that is run, and {reason}", code="archive-key-missing"
+        )
     other = _open(args.rest[0], args.target_key or args.cache_key)
     if other.key is not None and not other.key.signs:
         raise UsageError(
-            "the key of the other store can only verify; push needs one that signs",
+            "the key of the other store can only verify; push needs a signing key",
             code="archive-key-verify-only",
         )
     reason = other.untrusted_reason()
     if reason:
         raise UsageError(
-            f"nobody could use archives that are pushed there without a key: {reason}",
+            f"archives pushed there without a key would be unusable: {reason}",
             code="archive-key-missing",
         )
     chosen = [_find_archive(store, [name]) for name in args.rest[1:]] or list(list_archives(store))
     for archive in chosen:
         if archive.manifest is None:
-            print(f"{archive.id:<22} left out: {archive.reason}")
+            print(f"{archive.id:<22} skipped: {archive.reason}")
             continue
         try:
             other.import_archive(archive.manifest, store.read_chunk)
         except chunks.DamagedData as error:
-            print(f"{archive.id:<22} left out: {error}")
+            print(f"{archive.id:<22} skipped: {error}")
             continue
         print(f"{archive.id:<22} pushed to {args.rest[0]}", flush=True)
     return 0
@@ -218,12 +222,13 @@ def _gc(store: ArchiveStore, args: argparse.Namespace) -> int:
     result = collect_garbage(store, max_size=size, max_age_s=age, dry_run=args.dry_run)
     would = "would be " if args.dry_run else ""
     print(
-        f"{result.archives} archives and {result.chunks} chunks {would}cleared away, "
+        f"{result.archives} archives and {result.chunks} chunks {would}deleted, "
         f"{result.bytes / 1e6:.1f} MB"
     )
     if result.unreadable:
         print(
-            f"{result.unreadable} archives cannot be read; all chunks stay, as they may need them"
+            f"{result.unreadable} archives cannot be read; all chunks are kept, "
+            "as they may need them"
         )
     return 0
 
@@ -266,19 +271,19 @@ ACTIONS: dict[str, Callable[[ArchiveStore, argparse.Namespace], int]] = {
 
 
 def _find_archive(store: ArchiveStore, rest: list[str]) -> StoredArchive:
-    """The archive whose name begins so."""
+    """The archive whose id starts with the given text."""
     from headway.compile.cache.cleanup import list_archives
 
     if len(rest) != 1:
         raise UsageError(
-            "name one archive; `headway cache list STORE` shows them", code="archive-not-given"
+            "give one archive; `headway cache list STORE` shows them", code="archive-not-given"
         )
     archives: Iterator[StoredArchive] = list_archives(store)
     matching = [archive for archive in archives if archive.id.startswith(rest[0])]
     if len(matching) != 1:
         count = "no archive" if not matching else f"{len(matching)} archives"
         raise UsageError(
-            f"{count} in {store.place.url} with a name like {rest[0]}", code="archive-not-found"
+            f"{count} in {store.place.url} with an id like {rest[0]}", code="archive-not-found"
         )
     return matching[0]
 
@@ -289,6 +294,6 @@ def _parse_quantity(text: str, units: dict[str, int], flag: str, example: str) -
     scale = units.get(unit, units.get(unit.upper(), units.get(unit.lower())))
     if match is None or scale is None:
         raise UsageError(
-            f"{flag} is {text!r}, but it must be like {example}", code="value-malformed"
+            f"{flag} is {text!r}, but it must have the form of {example}", code="value-malformed"
         )
     return int(float(match[1]) * scale)

@@ -1,11 +1,11 @@
-"""Rehearse failures: run a command with planned faults, and see what was made of them.
+"""Run a command with planned faults and report what was detected.
 
   headway chaos --plan faults.toml --restarts 3 -- torchrun --nproc-per-node 2 train.py
   headway chaos --plan 'kill rank=1 step=30; stop rank=0 step=80' --restarts 3 -- torchrun ...
   headway chaos --plan faults.toml --dry-run
 
-It is `headway run --chaos`, with the same flags. A plan names faults by step, by time or by rate;
-the same plan and seed give the same faults. The report shows each beside what was detected.
+Same as `headway run --chaos`, with the same flags. A plan lists faults by step, by time or by rate;
+the same plan and seed give the same faults. The report shows each fault and what was detected.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headway.errors import UsageError
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """The flags of `headway run`, and the plan."""
     run_verb.prepare(parser, plan="--plan")
     parser.usage = "headway chaos --plan PLAN [--dry-run] [options of run] -- COMMAND..."
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be done and when, and do nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the schedule of faults without running the command",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it with the faults of the plan, or print them."""
     if args.chaos is None:
         raise UsageError(
             "no plan is given; type: headway chaos --plan 'kill rank=1 step=30' -- ...",

@@ -1,10 +1,10 @@
-"""Say why a job failed, from any log: whose it is, and whether to start it again.
+"""Find the cause of a failed job in its logs, who owns it, and whether to restart.
 
 examples:
   headway classify train.log                 one log
   headway classify logs/rank*.log            the logs of several ranks of one job
   headway classify logs/                     every log in a folder
-  kubectl logs trainer-0 | headway classify  what comes in by a pipe
+  kubectl logs trainer-0 | headway classify  standard input
 """
 
 from __future__ import annotations
@@ -31,28 +31,26 @@ RANK = re.compile(
 )
 ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 GZIP_MAGIC = b"\x1f\x8b"
-SNIFF_BYTES, MAX_BINARY_SHARE = (
-    8192,
-    0.2,
-)  # bytes that are looked at, and the share that may be no text
-PROGRESS_BYTES = 64 << 20  # bytes between two signs of life
+# Bytes to inspect, and the share of them that may be binary.
+SNIFF_BYTES, MAX_BINARY_SHARE = 8192, 0.2
+PROGRESS_BYTES = 64 << 20  # bytes between two progress messages
 
 
 class Source(NamedTuple):
-    """One log: the name to show, and where it is; standard input if nowhere."""
+    """One log: the name to show, and its path; None for standard input."""
 
     name: str
     path: Path | None
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway classify`."""
-    parser.add_argument("logs", metavar="FILE", nargs="*", help="logs or folders; - for a pipe")
+    parser.add_argument(
+        "logs", metavar="FILE", nargs="*", help="logs or folders; - for standard input"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read every log, and say what they tell together."""
     from headway.launch.failures import classify, failed, read_log
 
     sources = [source for word in args.logs or ["-"] for source in _sources(word)]
@@ -71,27 +69,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(stream: BinaryIO, name: str) -> None:
-    """In the bytes of something else, any words may stand by chance."""
+    """Reject binary files, which may contain any words by chance."""
     head = stream.peek(SNIFF_BYTES)[:SNIFF_BYTES]  # type: ignore[attr-defined]
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return
-    text = head.replace(b"\0", b"").decode("utf-8", "replace")  # a lost disk leaves zeros
+    text = head.replace(b"\0", b"").decode("utf-8", "replace")  # a failed disk leaves zeros
     odd = sum(c == "\ufffd" or (c < " " and c not in "\a\b\t\n\f\r\x1b") for c in text)
     if odd > MAX_BINARY_SHARE * len(text):
         raise UsageError(
-            f"{name} is not the text of a log; name what the job has printed", code="log-not-text"
+            f"{name} is not a text log; give the output of the job", code="log-not-text"
         )
 
 
 def _sources(word: str) -> list[Source]:
     if word == "-":
         if sys.stdin.isatty():
-            print("headway: reading what is typed; end it with Ctrl-D", file=sys.stderr)
+            print("headway: reading from the terminal; end the input with Ctrl-D", file=sys.stderr)
         return [Source("standard input", None)]
     path = Path(word)
     if not path.exists():
         raise UsageError(
-            f"there is no log at {word}; name a file, a folder, or - for a pipe",
+            f"there is no log at {word}; give a file, a folder, or - for standard input",
             code="log-not-found",
         )
     if not path.is_dir():
@@ -103,7 +101,7 @@ def _sources(word: str) -> list[Source]:
     logs = _last_attempt([log for log in sorted(path.rglob("*")) if _is_log(log)])
     if not logs:
         raise UsageError(
-            f"there are no logs in {word}; name the files: headway classify {word}/*",
+            f"there are no logs in {word}; give the files: headway classify {word}/*",
             code="folder-without-logs",
         )
     return [Source(str(log), log) for log in logs]
@@ -114,14 +112,14 @@ def _is_log(path: Path) -> bool:
 
 
 def _last_attempt(paths: list[Path]) -> list[Path]:
-    """Of the folders that torchrun makes for each attempt, the last one's."""
+    """Of torchrun's folders per attempt, only the logs of the last attempt."""
     numbers = {path: hit[1] for path in paths if (hit := ATTEMPT.search(str(path)))}
     last = max(map(int, numbers.values()), default=0)
     return [path for path in paths if int(numbers.get(path, last)) == last]
 
 
 def _rank(path: Path | None) -> int | None:
-    """The rank that a file's name carries, if any."""
+    """The rank in a file name, if any."""
     match = RANK.search(str(path)) if path else None
     return int(next(filter(None, match.groups()))) if match else None
 
@@ -135,7 +133,8 @@ def _open_log(path: Path | None) -> Iterator[BinaryIO]:
         kind = path.stat().st_mode
         if stat.S_ISBLK(kind) or stat.S_ISSOCK(kind) or (stat.S_ISCHR(kind) and not _is_tty(path)):
             raise UsageError(
-                f"{path} is a device; name a file, a folder, or - for a pipe", code="log-not-text"
+                f"{path} is a device; give a file, a folder, or - for standard input",
+                code="log-not-text",
             )
         with path.open("rb") as file:
             if not file.peek(2).startswith(GZIP_MAGIC):
@@ -149,12 +148,12 @@ def _open_log(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def _is_tty(path: Path) -> bool:
-    """Such as /dev/stdin, where a log may be typed."""
+    """Whether the device is a terminal, such as /dev/stdin."""
     return path.resolve().is_relative_to("/dev/pts") or path.name in ("stdin", "tty")
 
 
 class _Progress:
-    """On a terminal, how much of a long log has been read."""
+    """Show on a terminal how much of a long log has been read."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -206,7 +205,7 @@ def _print_words(verdict: Verdict | None, names: list[str]) -> None:
         if text:
             print(f"  {name:<10} {one_line(text)}")
     if verdict.others:
-        print("  seen beside it")
+        print("  other findings")
     for other in verdict.others:
         rank = "" if other.rank is None else f"rank {other.rank}: "
         label = other.role if other.category == "unknown" else f"{other.role}, {other.category}"

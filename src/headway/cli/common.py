@@ -1,4 +1,4 @@
-"""What commands on a store share: the store itself, its filters and its tables."""
+"""Shared by commands on a store: opening it, filters, and output of rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from headway.fleet.store.postgres import Database
 
 
-NO_STORE = "no store is named; give its folder or URL, or set HEADWAY_STORE"
+NO_STORE = "no store is given; give its folder or URL, or set HEADWAY_STORE"
 
 
 def open_any(url: str | None) -> Store | Database:
-    """The store that is named by flag or setting: files, or a PostgreSQL."""
+    """Open the store given by flag or setting: files, or a PostgreSQL database."""
     from headway.fleet.store.parquet import Store
     from headway.fleet.store.postgres import SCHEMES, Database
     from headway.settings import Settings
@@ -33,20 +33,21 @@ def open_any(url: str | None) -> Store | Database:
 
 
 def open_store(url: str | None) -> Store:
-    """The same, where it must be files."""
+    """Open a store of files; UsageError for a PostgreSQL database."""
     from headway.fleet.store.parquet import Store
 
     store = open_any(url)
     if not isinstance(store, Store):
         raise UsageError(
-            f"{store.url} is a PostgreSQL, and this needs a store of files", code="store-not-files"
+            f"{store.url} is a PostgreSQL database, but this command needs a store of files",
+            code="store-not-files",
         )
     return store
 
 
 @contextlib.contextmanager
 def store_errors(store: Store | Database) -> Iterator[None]:
-    """What the disk of a store refuses, in one sentence."""
+    """Raise an OSError of the store as a HeadwayError with its path."""
     try:
         yield
     except OSError as error:
@@ -57,12 +58,12 @@ def store_errors(store: Store | Database) -> Iterator[None]:
 
 
 def split_names(text: str | None) -> tuple[str, ...]:
-    """`team,week` as its parts, each once."""
+    """Names in a comma-separated list, without duplicates."""
     return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
 def parse_conditions(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
-    """`--where team=ads`."""
+    """Conditions given as `--where team=ads`."""
     from headway.fleet.queries.dimensions import RUN_DIMENSIONS
 
     conditions = []
@@ -70,7 +71,7 @@ def parse_conditions(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]
         name, equals, value = text.partition("=")
         if not equals or name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"--where {text!r} is not NAME=VALUE with a name out of "
+                f"--where {text!r} is not NAME=VALUE; NAME must be one of "
                 f"{', '.join(RUN_DIMENSIONS)}",
                 code="condition-invalid",
             )
@@ -81,7 +82,7 @@ def parse_conditions(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]
 def print_rows(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, as_json: bool, as_csv: bool
 ) -> None:
-    """As JSON, as CSV or as a table for people."""
+    """Print rows as JSON, as CSV or as a text table."""
     if as_json:
         print(json.dumps(list(rows), indent=1, default=_isoformat))
     elif as_csv:
@@ -89,7 +90,7 @@ def print_rows(
         writer.writerow(columns)
         writer.writerows([_csv_value(row[name]) for name in columns] for row in rows)
     elif not rows:
-        print("headway: nothing of that is in the store")
+        print("headway: no matching rows in the store")
     else:
         cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -1,19 +1,19 @@
-"""Compare two runs; as a gate for CI, fail when the second is too much worse.
+"""Compare two runs; as a gate in CI, fail if the second is too much worse.
 
 examples:
   headway compare BEFORE AFTER
   headway compare BEFORE AFTER --fail-if 'ett<-1' --fail-if 'tts>+10%'
-  headway compare A B C --waterfall                       what each start is made of, step by step
-  headway compare --store ./store --by torch --waterfall  the same over releases
+  headway compare A B C --waterfall                       stages of the start of each run
+  headway compare --store ./store --by torch --waterfall  the same by release
 
-A gate is a measure, < or >, and a change of it:
+A gate is a measure, < or >, and a change:
   ett<-1                  ETT fell by more than 1 percentage point
   tts>+10%                time to start grew by more than 10 %
   ttr>+5s                 the mean time to recover grew by more than 5 s
-  waste.data_stall>+2%    this bucket grew by more than 2 % of what it was
+  waste.data_stall>+2%    this bucket grew by more than 2 % of its old value
   waste.data_stall>+2     its share of the wall time grew by more than 2 points
   failures>0              there are more failures than before
-Measures: ett, idleness, failure, wall, tts, ttr, failures (of the infrastructure), failures_user,
+Measures: ett, idleness, failure, wall, tts, ttr, failures (infrastructure only), failures_user,
 failures_scheduler, failures_ambiguous, attempts, steps, saves, recompiles, start, waste, recover,
 stop, and every bucket. Exit code 1 when a gate fails.
 """
@@ -40,12 +40,11 @@ NS = 1_000_000_000
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway compare`."""
     parser.add_argument(
         "runs",
         metavar="RUN",
         nargs="*",
-        help="folders of runs: before, after; a series",
+        help="runs to compare: before and after, or a series",
     )
     parser.add_argument(
         "--fail-if",
@@ -53,35 +52,40 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="gates",
-        help="a change that is not accepted; may be given several times",
+        help="exit with 1 if this change occurred; may be repeated",
     )
-    parser.add_argument("--waterfall", action="store_true", help="the series as stacked bars")
+    parser.add_argument(
+        "--waterfall", action="store_true", help="show a series of runs as stacked bars"
+    )
     output_format = parser.add_mutually_exclusive_group()
     output_format.add_argument("--json", action="store_true", help="print the comparison as JSON")
     output_format.add_argument(
         "--html", metavar="FILE", help="write the waterfall as one HTML file"
     )
     parser.add_argument("--force", action="store_true", help="overwrite the HTML file")
-    of_store = parser.add_argument_group("the waterfall of a store")
-    of_store.add_argument("--store", metavar="URL", help="its runs, by release, instead of RUN")
-    of_store.add_argument("--by", metavar="NAME", help="torch, image, code, week, ... (torch)")
-    of_store.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
-    of_store.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
+    of_store = parser.add_argument_group("waterfall of a store")
+    of_store.add_argument(
+        "--store", metavar="URL", help="compare the releases in a store instead of RUNs"
+    )
+    of_store.add_argument(
+        "--by", metavar="NAME", help="field of the release: torch, image, code, week, ... (torch)"
+    )
+    of_store.add_argument("--where", metavar="NAME=VALUE", action="append", help="only these runs")
+    of_store.add_argument("--since", metavar="WHEN", help="since 30d, 12h or 2w ago, or a date")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load both runs, compare them, judge the gates."""
     if args.waterfall:
         return run_waterfall(args)
     for name in ("html", "store", "by", "where", "since"):
         if getattr(args, name):
             raise UsageError(
-                f"--{name} is for a series; add --waterfall", code="flag-needs-waterfall"
+                f"--{name} works only with --waterfall; add it", code="flag-needs-waterfall"
             )
     if len(args.runs) != 2:
         raise UsageError(
-            f"two runs are compared, not {len(args.runs)}; "
-            "name them, or add --waterfall for a series",
+            f"compare needs two runs, not {len(args.runs)}; "
+            "give two, or add --waterfall for a series",
             code="compare-needs-two-runs",
         )
     from headway.report.compare import compare, parse_gate
@@ -102,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_comparison(result: Comparison, console: Console) -> None:
-    """Headline measures always, buckets where they changed; the gates last."""
+    """Print all headline measures, the buckets that changed, and the gates."""
     from rich.text import Text
 
     from headway.format import one_line
@@ -148,7 +152,7 @@ def _growth(change: Change) -> str:
 
 
 def _style(change: Change) -> str:
-    """Green where less is spent or more is trained; counts of steps and saves are neither."""
+    """Green for an improvement, red for a regression; numbers of steps and saves are neutral."""
     if not change.difference or change.name in ("steps", "saves"):
         return ""
     more_is_better = change.name in ("ett", "train.effective")
@@ -157,26 +161,25 @@ def _style(change: Change) -> str:
 
 def _gate_result(verdict: Verdict) -> str:
     if math.isinf(verdict.change):
-        return f"{verdict.gate.text}: the change is without bound"
+        return f"{verdict.gate.text}: the change is infinite"
     return f"{verdict.gate.text}: the change is {verdict.change:+.3g}{verdict.gate.suffix}"
 
 
 def run_waterfall(args: argparse.Namespace) -> int:
-    """Load them all, then show."""
     from headway.report.waterfall import Waterfall, with_distinct_names
     from headway.storage import output_file
 
     if args.gates:
         raise UsageError(
-            "--fail-if judges two runs; leave --waterfall out", code="gate-needs-two-runs"
+            "--fail-if does not work with --waterfall; drop one of them", code="gate-needs-two-runs"
         )
     if args.html:
         output_file.check_output(Path(args.html), force=args.force)
     bars = _bars_of_releases(args) if args.store else _bars_of_runs(args)
     if len(bars) < 2:
-        count = "one release is in the store" if args.store else "one run is given"
+        count = "the store has one release" if args.store else "one run is given"
         raise UsageError(
-            f"a waterfall has two bars or more, but only {count}", code="waterfall-too-short"
+            f"a waterfall needs two or more bars, but {count}", code="waterfall-too-short"
         )
     waterfall = Waterfall(with_distinct_names(bars))
     if args.json:
@@ -205,17 +208,17 @@ def _bars_of_runs(args: argparse.Namespace) -> list[Bar]:
     for name in ("by", "where", "since"):
         if getattr(args, name):
             raise UsageError(
-                f"--{name} is for a store; name it with --store", code="flag-needs-store"
+                f"--{name} works only on a store; give it with --store", code="flag-needs-store"
             )
     if not args.runs:
         raise UsageError(
-            "no run is given; name two or more, or a store with --store", code="run-not-given"
+            "no run is given; give two or more, or a store with --store", code="run-not-given"
         )
     return [bar_of_run(load(path).ledger) for path in args.runs]
 
 
 def _bars_of_releases(args: argparse.Namespace) -> list[Bar]:
-    """By the order in which they came; those without a run that trained are left out."""
+    """Bars in order of release; releases without a run that trained are omitted."""
     from headway.cli.common import open_store, parse_conditions, store_errors
     from headway.fleet.queries.dimensions import Filter
     from headway.fleet.queries.releases import RELEASES, release_bars
@@ -225,12 +228,13 @@ def _bars_of_releases(args: argparse.Namespace) -> list[Bar]:
     release = args.by or RELEASES[0]
     if args.runs:
         raise UsageError(
-            f"both a store and the run {args.runs[0]} are given; give one of them",
+            f"both --store and the run {args.runs[0]} are given; give one of them",
             code="store-and-runs",
         )
     if release not in RELEASES:
         raise UsageError(
-            f"--by is {release!r}; give one of {', '.join(RELEASES)}", code="release-field-unknown"
+            f"--by is {release!r}, but it must be one of {', '.join(RELEASES)}",
+            code="release-field-unknown",
         )
     store = open_store(args.store)
     store.check()
@@ -247,7 +251,7 @@ def _bars_of_releases(args: argparse.Namespace) -> list[Bar]:
         bars = release_bars(rows, filters, release)
     if not bars:
         raise UsageError(
-            f"no run with a {release} has trained in {store.url}; give another --by",
+            f"no run in {store.url} with a {release} has trained; give another --by",
             code="release-not-found",
         )
     return bars

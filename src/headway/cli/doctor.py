@@ -1,4 +1,6 @@
-"""Start a child the same way as `headway run` does, and say what would be seen of a job.
+"""Check what Headway can record of a job in this environment.
+
+Runs a small torch job in the same way as `headway run` and checks the recording.
 
 headway doctor                       with this interpreter
 headway doctor -- path/to/python     with the interpreter of your job
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 
 class Check(NamedTuple):
-    """One line of the answer."""
+    """Result of one check; `mend` is the hint if it failed."""
 
     code: str
     good: bool
@@ -26,13 +28,13 @@ class Check(NamedTuple):
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """The flags of `headway doctor`."""
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("python", nargs=argparse.REMAINDER, help="after `--`: an interpreter")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "python", nargs=argparse.REMAINDER, help="the interpreter of the job, after `--`"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the checks; 1 if steps would not be seen."""
     from headway.format import one_line
 
     words = args.python[1:] if args.python[:1] == ["--"] else args.python
@@ -46,20 +48,20 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([check._asdict() for check in results], indent=1))
     else:
         for check in results:
-            print(f"  {'ok ' if check.good else 'NO '} {check.text}")
+            print(f"  {'ok  ' if check.good else 'FAIL'} {check.text}")
             if not check.good and check.mend:
                 print(f"       {check.mend}")
     return 0 if all(check.good for check in results) else 1
 
 
 def checks(python: list[str]) -> Iterator[Check]:
-    """Everything that can be found out without the user's own job."""
+    """All checks that do not need the user's own job."""
     yield _journal_folder()
     yield Check(
         "pidfd",
         hasattr(os, "pidfd_open"),
-        "deaths of ranks are seen at once (pidfd)",
-        "needs Linux 5.3 and Python 3.9; ends of processes are seen a little later without",
+        "exits of ranks are detected immediately (pidfd)",
+        "needs Linux 5.3 and Python 3.9; without it, exits of processes are detected later",
     )
     with tempfile.TemporaryDirectory() as folder:
         yield from _child(python, Path(folder))
@@ -68,8 +70,8 @@ def checks(python: list[str]) -> Iterator[Check]:
 def _journal_folder() -> Check:
     runs = Path("headway")
     folder = runs if runs.is_dir() else Path.cwd()
-    hint = f"give a folder you may write: headway run -o DIR ... ({folder} is read-only)"
-    text = "the run folder ./headway can be written"
+    hint = f"choose a writable folder: headway run -o DIR ... ({folder} is read-only)"
+    text = "the run folder ./headway is writable"
     return Check("run-folder-writable", os.access(folder, os.W_OK), text, hint)
 
 
@@ -90,13 +92,13 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         text = f"{' '.join(python)} starts"
-        yield Check("interpreter-starts", False, text, f"it does not: {error}")
+        yield Check("interpreter-starts", False, text, f"it cannot be started: {error}")
         return
     last = (result.stderr.strip().splitlines() or [""])[-1]
     text = f"{' '.join(python)} runs a small torch job"
     ran = result.returncode == 0
     if ran and result.stdout.split()[-1:] not in (["True"], ["False"]):  # of doctor_job.py
-        ran, last = False, "it is no interpreter of Python: headway doctor -- path/to/python"
+        ran, last = False, "it is not a Python interpreter: headway doctor -- path/to/python"
     yield Check("job-runs", ran, text, last)
     if not ran:
         return
@@ -105,20 +107,20 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         yield Check(
             "probe-loaded",
             False,
-            "the probe gets into the process",
+            "the probe is loaded in the process",
             "PYTHONPATH or HEADWAY_DIR does not reach it (python -I, env -i, another container?): "
-            "put `import headway.auto` first into the script",
+            "put `import headway.auto` at the top of the script",
         )
         return
     journal = journals[0]
-    text = f"the probe gets into the process (torch {journal.facts.get('torch')})"
+    text = f"the probe is loaded in the process (torch {journal.facts.get('torch')})"
     yield Check("probe-loaded", True, text)
     steps = journal.windows[-1].last if journal.windows else 0
     yield Check(
         "steps-seen",
         steps == 5,
-        f"{steps} of 5 optimizer steps seen",
-        "call `headway.step()` in the loop",
+        f"{steps} of 5 optimizer steps recorded",
+        "call `headway.step()` in the training loop",
     )
     names = {span.name for span in journal.spans}
     for name, text in (
@@ -131,7 +133,7 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         ("compile", "compiles"),
         ("evaluation", "evaluation between steps"),
     ):
-        hint = "this hook found nothing to hold on to in this torch"
+        hint = "this hook does not support this version of torch"
         yield Check(f"{name.replace('_', '-')}-seen", name in names, text, hint)
     for event in journal.named("note"):
         code, text = str(event.get("code", "note")), f"hook {event.get('hook')}"

@@ -1,16 +1,16 @@
-"""Write a run, or a store, in the format of another tool.
+"""Export a run or a store in the format of another tool.
 
-of a run:
+for a run:
   headway export perfetto RUN -o trace.json.gz        open it at ui.perfetto.dev
-  headway export openmetrics RUN                      what it says, as metrics
+  headway export openmetrics RUN                      its figures as metrics
   headway export csv RUN                              one row per segment
-  headway export otlp RUN --endpoint http://host:4318 one trace, to an OpenTelemetry collector
-  headway export wandb RUN --project night            or mlflow, or tensorboard, by their clients
-of a run or a store:
+  headway export otlp RUN --endpoint http://host:4318 one trace, sent to an OpenTelemetry collector
+  headway export wandb RUN --project night            also mlflow, tensorboard; uses their clients
+for a run or a store:
   headway export prometheus STORE --textfile PATH     for the textfile collector of node_exporter
-of neither:
+without a run:
   headway export prometheus-rules -o headway.yml      recording and alert rules
-  headway export grafana -o headway.json              a dashboard, to be imported
+  headway export grafana -o headway.json              a dashboard to import
 
 `headway export RUN --to FORMAT` is the same.
 """
@@ -38,21 +38,21 @@ FORMATS = (*RUN_FORMATS, *TRACKERS, "prometheus", *STATIC_FORMATS)
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway export`."""
     from headway.cli.fleet import add_window_options
 
-    parser.add_argument("words", metavar="FORMAT RUN", nargs="+", help="and a run, or a store")
-    parser.add_argument("--to", choices=FORMATS, help="the format, where no word says it")
-    parser.add_argument("-o", "--output", metavar="FILE", help="standard output if left out")
-    parser.add_argument("--textfile", metavar="FILE", help="the same, and written over each time")
+    parser.add_argument(
+        "words", metavar="FORMAT RUN", nargs="+", help="format, and a run or a store"
+    )
+    parser.add_argument("--to", choices=FORMATS, help="format, instead of the first argument")
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file (standard output)")
+    parser.add_argument("--textfile", metavar="FILE", help="like -o, and overwrite the file")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
-    parser.add_argument("--endpoint", metavar="URL", help="otlp: post it to this collector")
-    parser.add_argument("--project", metavar="NAME", help="of wandb, or experiment of mlflow")
-    add_window_options(parser.add_argument_group("of a store"))
+    parser.add_argument("--endpoint", metavar="URL", help="otlp: send it to this collector")
+    parser.add_argument("--project", metavar="NAME", help="wandb: project; mlflow: experiment")
+    add_window_options(parser.add_argument_group("options for a store"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load what is named and write it."""
     form, path = _parse_words(args.to, args.words)
     target, force = _target(args), args.force or args.textfile is not None
     if form in TRACKERS:
@@ -72,15 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_words(to: str | None, words: list[str]) -> tuple[str, str]:
-    """The format, and what to export."""
+    """The format, and the run or store to export."""
     form, *rest = [*([to] if to else []), *words]
     if form not in FORMATS:
         raise UsageError(
-            f"{form!r} is no format; the formats are {', '.join(FORMATS)}",
+            f"{form!r} is not a format; the formats are {', '.join(FORMATS)}",
             code="export-format-unknown",
         )
     if len(rest) != (0 if form in STATIC_FORMATS else 1):
-        expected = "nothing else" if form in STATIC_FORMATS else "one run or store"
+        expected = "no argument" if form in STATIC_FORMATS else "one run or store"
         raise UsageError(
             f"`headway export {form}` takes {expected}; see `headway export --help`",
             code="export-arguments",
@@ -142,7 +142,7 @@ def _run_text(ledger: Ledger, form: str) -> Iterator[str]:
 
 
 def _eviction_cost(ledger: Ledger) -> list[GaugeFamily]:
-    """What evicting it now would waste; of a run that is over, nothing."""
+    """Metrics of the eviction cost; none for a run that has ended."""
     from headway.schedule.cost import from_ledger
     from headway.schedule.publishers.file import metric_families
 
@@ -157,14 +157,14 @@ def _track(form: str, path: str, args: argparse.Namespace) -> int:
     location = export_to_tracker(
         _ledger(path), form, args.output if form == "tensorboard" else args.project
     )
-    print(f"headway: {path} is in {form}: {location}")
+    print(f"headway: exported {path} to {form}: {location}")
     return 0
 
 
 def _send(path: str, endpoint: str) -> int:
     from headway.export.otlp import send
 
-    print(f"headway: {endpoint} took {send(_ledger(path), endpoint)} spans")
+    print(f"headway: sent {send(_ledger(path), endpoint)} spans to {endpoint}")
     return 0
 
 

@@ -1,21 +1,21 @@
-"""Ask a store about all runs in it, or look after it.
+"""Query and maintain a store of many runs.
 
-  headway fleet ett --store ./store --by team,week      ETT% and what the rest went to
+  headway fleet ett --store ./store --by team,week      ETT%, and where the rest went
   headway fleet tts --store ./store --since 30d         Time to Start
   headway fleet ttr --store ./store --by model          Time to Recover
-  headway fleet failures --store ./store --by owner     what failed, and what it cost
-  headway fleet checkpoints --store ./store             what saves block
-  headway fleet compile --store ./store --by torch      what compiling costs
+  headway fleet failures --store ./store --by owner     failures and their cost
+  headway fleet checkpoints --store ./store             time blocked by checkpoints
+  headway fleet compile --store ./store --by torch      cost of compilation
   headway fleet nodes --store ./store --limit 10        hosts and their failures
-  headway fleet top --store ./store                     where accelerator-hours are lost most
-  headway fleet regressions --store ./store             what got worse, when, and what changed there
-  headway fleet alerts --store ./store --rules a.toml   tell whom it concerns, by rules
-  headway fleet simulate --store ./sim --jobs 100000    a fleet that never ran, to try things on
-  headway fleet metrics --store ./store                 a page for Prometheus to scrape
-  headway fleet compact --store ./store                 many small files into few
+  headway fleet top --store ./store                     largest losses of accelerator-hours
+  headway fleet regressions --store ./store             regressions, their time, and what changed
+  headway fleet alerts --store ./store --rules a.toml   notify people and services by rules
+  headway fleet simulate --store ./sim --jobs 100000    generate a store of simulated jobs
+  headway fleet metrics --store ./store                 metrics for Prometheus to scrape
+  headway fleet compact --store ./store                 merge small files
 
-Every mean is given twice: by accelerator-hours, and by jobs. Runs come into a store by
-`headway run --store` or `headway ingest`.
+Every mean is given twice: weighted by accelerator-hours, and unweighted over jobs. Runs are written
+to a store by `headway run --store` or `headway ingest`.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ if TYPE_CHECKING:
     from headway.fleet.store.postgres import Database
     from headway.schedule.publishers.file import MetricFamily as GaugeFamily
 
-INGEST_HELP = """Write the ledgers of runs to a store, where `headway fleet` finds them.
+INGEST_HELP = """Write the ledgers of runs to a store, for `headway fleet`.
 
   headway ingest headway/night-1 --store ./store
   headway ingest headway/* --store s3://team/fleet --label team=ads,model=dlrm
   TZ=UTC sacct -D --json > jobs.json && headway ingest jobs.json --store ./store
 
-Finished runs and running ones, and files with records of other tools: Slurm, Kubernetes, Kueue,
-Ray and others. Done again, it replaces what is there of the same run.
+Accepts finished and running runs, and files with records of other tools: Slurm, Kubernetes, Kueue,
+Ray and others. Ingesting a run again replaces its earlier rows.
 """
 
 
 def prepare_question(parser: argparse.ArgumentParser) -> None:
-    """What every question can be told."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
-    parser.add_argument("--by", metavar="NAMES", help="split by these, such as team,model,week")
-    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
-    parser.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
-    parser.add_argument("--until", metavar="WHEN", help="the same; now by default")
-    parser.add_argument("--limit", type=int, metavar="N", help="so many rows at most")
+    parser.add_argument(
+        "--by", metavar="NAMES", help="group by these fields, such as team,model,week"
+    )
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only these runs")
+    parser.add_argument("--since", metavar="WHEN", help="since 30d, 12h or 2w ago, or a date")
+    parser.add_argument("--until", metavar="WHEN", help="until then; now by default")
+    parser.add_argument("--limit", type=int, metavar="N", help="maximum number of rows")
     output_format = parser.add_mutually_exclusive_group()
     output_format.add_argument("--json", action="store_true", help="print JSON")
     output_format.add_argument("--csv", action="store_true", help="print CSV")
 
 
 def run_question(args: argparse.Namespace) -> int:
-    """Ask, and show the answer."""
     from headway.units import parse_time
 
     now = datetime.now(UTC).replace(tzinfo=None)
@@ -109,31 +109,42 @@ METRICS_ADDRESS = "127.0.0.1:9464"
 
 
 def prepare_metrics(parser: argparse.ArgumentParser) -> None:
-    """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", default=METRICS_ADDRESS, help=METRICS_ADDRESS
-    )
-    parser.add_argument("--token", help="what a scraper must send; better by HEADWAY_TOKEN")
-    parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
-    parser.add_argument(
-        "--every", type=float, metavar="S", default=60.0, help="the store is read so often; 60"
+        "--listen",
+        metavar="HOST:PORT",
+        default=METRICS_ADDRESS,
+        help=f"address to listen on ({METRICS_ADDRESS})",
     )
     parser.add_argument(
-        "--runs", metavar="DIR", help="also what evicting each run below it now would waste"
+        "--token", help="bearer token that scrapers must send; prefer HEADWAY_TOKEN"
+    )
+    parser.add_argument(
+        "--name", action="append", help="a DNS name of this server; may be repeated"
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        metavar="S",
+        default=60.0,
+        help="read the store at most this often, in seconds (60)",
+    )
+    parser.add_argument(
+        "--runs", metavar="DIR", help="also export the eviction cost of each run in this folder"
     )
     add_window_options(parser)
 
 
 def add_window_options(parser: argparse._ActionsContainer) -> None:
-    """What the figures are of, and what they are split by."""
-    parser.add_argument("--by", metavar="NAMES", help="labels of runs; team,model")
-    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
-    parser.add_argument("--since", metavar="AGE", help="of the last 24h, or 7d, 2w")
+    """Add options for the runs and the labels of metrics."""
+    parser.add_argument("--by", metavar="NAMES", help="labels of the metrics (team,model)")
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only these runs")
+    parser.add_argument(
+        "--since", metavar="AGE", help="age of the oldest runs, such as 7d or 2w (24h)"
+    )
 
 
 def run_metrics(args: argparse.Namespace) -> int:
-    """Serve until it is stopped."""
     from headway.fleet.metrics_http import AccessRules, CachedPage, MetricsServer
     from headway.fleet.store.parquet import Store
     from headway.serve import address
@@ -170,7 +181,7 @@ def run_metrics(args: argparse.Namespace) -> int:
 
 
 def parse_window(args: argparse.Namespace) -> Window:
-    """Out of the flags of `add_window_options`."""
+    """The window given by the flags of `add_window_options`."""
     from headway.fleet.metrics import BY, SINCE, Window
     from headway.fleet.queries.dimensions import RUN_DIMENSIONS
     from headway.units import parse_time
@@ -181,7 +192,7 @@ def parse_window(args: argparse.Namespace) -> Window:
     for name in by:
         if name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"metrics cannot be split by {name!r}; they can by {', '.join(RUN_DIMENSIONS)}",
+                f"metrics cannot be grouped by {name!r}; use one of {', '.join(RUN_DIMENSIONS)}",
                 code="split-unknown",
                 split=name,
             )
@@ -189,7 +200,7 @@ def parse_window(args: argparse.Namespace) -> Window:
 
 
 def metrics_text(store: Store | Database, window: Window, runs: Path | None = None) -> str:
-    """All metrics, as a scraper reads them."""
+    """All metrics in the OpenMetrics text format."""
     from headway.export.openmetrics import Family, format_families
     from headway.fleet.metrics import families
 
@@ -201,7 +212,7 @@ def metrics_text(store: Store | Database, window: Window, runs: Path | None = No
 
 
 def _eviction_costs(runs: Path) -> list[GaugeFamily]:
-    """What evicting each run that goes on would waste."""
+    """Eviction cost of each run in progress."""
     from headway.schedule.publishers.base import run_costs
     from headway.schedule.publishers.file import metric_families
 
@@ -210,19 +221,18 @@ def _eviction_costs(runs: Path) -> list[GaugeFamily]:
 
 
 def prepare_compact(parser: argparse.ArgumentParser) -> None:
-    """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument(
         "--grace",
         type=float,
         metavar="S",
         default=3600.0,
-        help="what was replaced so long ago is deleted; 3600",
+        help="delete files that were replaced this many seconds ago (3600)",
     )
 
 
 def run_compact(args: argparse.Namespace) -> int:
-    """One round; to be called every hour or day by whoever likes."""
+    """Compact the store once; meant to be called every hour or day."""
     if not args.grace >= 0:
         raise UsageError(
             f"--grace is {args.grace}, but it must be 0 or more",
@@ -237,24 +247,25 @@ def run_compact(args: argparse.Namespace) -> int:
     for note in result.notes:
         print(f"headway: {note}", file=sys.stderr)
     print(
-        f"headway: {result.replaced} writes are now {result.files} files with "
-        f"{result.rows:,} rows; {result.deleted} files that nobody needs were deleted"
+        f"headway: merged {result.replaced} writes into {result.files} files with "
+        f"{result.rows:,} rows; deleted {result.deleted} unused files"
     )
     return 0
 
 
 def prepare_ingest(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway ingest`."""
     parser.description = INGEST_HELP
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder or URL of a run, or a file")
-    parser.add_argument("--reader", metavar="NAME", help="of the files; by default what they are")
+    parser.add_argument("--reader", metavar="NAME", help="reader of the files; detected by default")
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
-    parser.add_argument("--label", metavar="NAME=VALUE,...", help="over those of the runs")
-    parser.add_argument("--quiet", action="store_true", help="say only what went wrong")
+    parser.add_argument(
+        "--label", metavar="NAME=VALUE,...", help="labels that override those of the runs"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
 def run_ingest(args: argparse.Namespace) -> int:
-    """One after the other; a run that cannot be read does not hold up the others."""
+    """Ingest every run; one that cannot be read does not stop the others."""
     from headway import redact
     from headway.settings import parse_labels
 
@@ -281,7 +292,7 @@ def run_ingest(args: argparse.Namespace) -> int:
 def ingest_files(
     paths: list[str], name: str | None, store: Store | Database, labels: dict[str, str]
 ) -> str:
-    """Write the runs that readers find in files, and say what was written."""
+    """Write the runs found in files to a store; return a summary."""
     from headway.fleet.importers import import_files, read_sources
 
     with store_errors(store):
@@ -290,7 +301,7 @@ def ingest_files(
 
 
 def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> str:
-    """Write one run, and say what was written."""
+    """Write one run to a store; return a summary."""
     from headway.fleet.rows import as_of, to_rows
     from headway.launch.run_folder import job_name
     from headway.run import load
@@ -299,7 +310,7 @@ def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> st
     command = run.ledger.command
     tables = to_rows(run.ledger, job=job_name(command) if command else None, labels=labels)
     if not tables:
-        return f"{path} has no attempt yet, nothing is written"
+        return f"{path} has no attempt yet; nothing was written"
     with store_errors(store):
         store.write(tables, as_of=as_of(run.ledger))
     count = sum(map(len, tables.values()))
@@ -313,24 +324,23 @@ ACTIONS = {
     "ett": (ASK, "ETT%, idleness% and failure%"),
     "tts": (ASK, "Time to Start"),
     "ttr": (ASK, "Time to Recover"),
-    "failures": (ASK, "failures by category, and what they cost"),
-    "checkpoints": (ASK, "how long saves block the training"),
-    "compile": (ASK, "what compiling costs, and how much came from a cache"),
-    "nodes": (ASK, "hosts: what ran there, and what failed there first"),
-    "top": (ASK, "where accelerator-hours are lost most"),
+    "failures": (ASK, "failures by category, and their cost"),
+    "checkpoints": (ASK, "time that checkpoints block the training"),
+    "compile": (ASK, "cost of compilation, and what caches saved"),
+    "nodes": (ASK, "hosts, their runs, and failures that started there"),
+    "top": (ASK, "largest losses of accelerator-hours"),
     "regressions": (
         "headway.cli.fleet_analysis:regressions",
-        "what got worse, when, and what changed",
+        "regressions, their time, and what changed",
     ),
-    "alerts": ("headway.cli.fleet_analysis:alerts", "rules, and whom to tell"),
-    "simulate": ("headway.cli.simulate:fleet", "a fleet that never ran, to try things on"),
-    "metrics": ("headway.cli.fleet:metrics", "a page for Prometheus to scrape"),
-    "compact": ("headway.cli.fleet:compact", "many small files into few"),
+    "alerts": ("headway.cli.fleet_analysis:alerts", "evaluate rules and send notifications"),
+    "simulate": ("headway.cli.simulate:fleet", "generate a store of simulated jobs"),
+    "metrics": ("headway.cli.fleet:metrics", "serve metrics for Prometheus to scrape"),
+    "compact": ("headway.cli.fleet:compact", "merge small files"),
 }
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the actions of `headway fleet`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (place, text) in ACTIONS.items():
         # argparse formats `help` with %, and prints `description` as it is.
@@ -339,6 +349,5 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
     code: int = function(ACTIONS[args.action][0], "run")(args)
     return code

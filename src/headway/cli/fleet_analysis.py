@@ -22,43 +22,50 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SLICES = "team,model"
-MAX_PARTS = 3  # of a slice that are shown
+MAX_PARTS = 3  # of a slice, in the output
 
 
 def prepare_regressions(parser: argparse.ArgumentParser) -> None:
-    """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument(
-        "--by", metavar="NAMES", default=DEFAULT_SLICES, help=f"the slices; {DEFAULT_SLICES}"
+        "--by",
+        metavar="NAMES",
+        default=DEFAULT_SLICES,
+        help=f"fields of the slices ({DEFAULT_SLICES})",
     )
-    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
-    parser.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
-    parser.add_argument("--until", metavar="WHEN", help="the same; now by default")
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only these runs")
+    parser.add_argument("--since", metavar="WHEN", help="since 30d, 12h or 2w ago, or a date")
+    parser.add_argument("--until", metavar="WHEN", help="until then; now by default")
     parser.add_argument(
         "--level",
         type=float,
         default=0.05,
         metavar="SHARE",
-        help="of the slices that are named, so many may be wrong; 0.05",
+        help="accepted share of false findings among the reported slices (0.05)",
     )
     parser.add_argument(
-        "--points", type=float, default=0.5, metavar="N", help="the least change; 0.5 points"
+        "--points",
+        type=float,
+        default=0.5,
+        metavar="N",
+        help="minimum change in percentage points (0.5)",
     )
     parser.add_argument(
-        "--dependent", action="store_true", help="hold the level whatever slices have in common"
+        "--dependent",
+        action="store_true",
+        help="control the level under any dependence between slices",
     )
-    parser.add_argument("--gains", action="store_true", help="show what got better as well")
+    parser.add_argument("--gains", action="store_true", help="also show improvements")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run_regressions(args: argparse.Namespace) -> int:
-    """Look, and tell."""
     from headway.cli.common import open_store, parse_conditions, split_names
     from headway.units import parse_time
 
     if not 0 < args.level < 1:
         raise UsageError(
-            f"--level is {args.level}, but it must lie between 0 and 1",
+            f"--level is {args.level}, but it must be between 0 and 1",
             code="value-out-of-range",
             option="--level",
         )
@@ -71,7 +78,7 @@ def run_regressions(args: argparse.Namespace) -> int:
     by = split_names(args.by)
     if not by:
         raise UsageError(
-            f"--by names no field; give some, such as {DEFAULT_SLICES}", code="split-empty"
+            f"--by names no field; give fields such as {DEFAULT_SLICES}", code="split-empty"
         )
     now = datetime.now(UTC).replace(tzinfo=None)
     since, until = parse_time(args.since, now), parse_time(args.until, now)
@@ -106,37 +113,38 @@ def _print_progress(count: int, total: int) -> None:
 
 def _print_regressions(result: ScanResult, findings: list[Finding]) -> None:
     if not findings:
-        print(f"no change of that size in {result.slices} slices with {result.jobs:,} jobs")
+        print(f"no change of this size in {result.slices} slices with {result.jobs:,} jobs")
     for finding in findings:
         change = finding.ett_after - finding.ett_before
         print(
             f"{_format_minute(finding.at)}  {'/'.join(finding.slice)}: "
             f"{finding.bucket} {finding.points:+.1f} points\n"
             f"    ETT {finding.ett_before:.1f} -> {finding.ett_after:.1f} ({change:+.1f}: "
-            f"the same jobs {finding.within:+.1f}, other jobs {finding.mix:+.1f}); "
+            f"within jobs {finding.within:+.1f}, mix of jobs {finding.mix:+.1f}); "
             f"{finding.hours:,.0f} accelerator-hours since; p {finding.p:.4f}, "
             f"false discovery rate {finding.level:.2%}"
         )
         for part in finding.parts[:MAX_PARTS]:
             print(
                 f"    {'/'.join(part.name)}: {part.mix + part.within:+.2f} of it "
-                f"(itself {part.within:+.2f}, its share {part.mix:+.2f})"
+                f"(within {part.within:+.2f}, share {part.mix:+.2f})"
             )
         for field in finding.fields:
-            explained = "" if field.explains is None else f", goes with {field.explains:.0%} of it"
+            explained = "" if field.explains is None else f", explains {field.explains:.0%}"
             print(
                 f"    {field.field}: {field.before} -> {field.after} "
-                f"({field.moved:.0%} of the hours moved, {field.usual:.0%} is usual{explained})"
+                f"(changed for {field.moved:.0%} of the hours; "
+                f"{field.usual:.0%} is usual{explained})"
             )
     for host in result.lemons:
         print(
-            f"{host.host}: {host.failures} runs failed there in {host.hours:,.0f} hours, "
-            f"{host.expected:.1f} would be chance; false discovery rate {host.level:.2%}"
+            f"{host.host}: {host.failures} failed runs in {host.hours:,.0f} hours, "
+            f"{host.expected:.1f} expected by chance; false discovery rate {host.level:.2%}"
         )
     for alarm in result.alarms:
         print(
-            f"{alarm.run_id} ({'/'.join(alarm.slice)}) runs and {alarm.words}; "
-            f"seen in its hour {alarm.hour}"
+            f"{alarm.run_id} ({'/'.join(alarm.slice)}) is running and {alarm.words}; "
+            f"detected in hour {alarm.hour} of the run"
         )
 
 
@@ -161,30 +169,31 @@ ALERT_COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "
 
 
 def prepare_alerts(parser: argparse.ArgumentParser) -> None:
-    """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
-    parser.add_argument("--rules", metavar="FILE", help="the rules, a TOML file")
+    parser.add_argument("--rules", metavar="FILE", help="TOML file with the rules")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--once", action="store_true", help="look once; what is done by default")
-    action.add_argument("--watch", action="store_true", help="look again and again")
-    action.add_argument("--list", action="store_true", help="show the alerts")
-    action.add_argument("--ack", metavar="ID", help="take an alert on: no more reminders")
-    action.add_argument("--check", action="store_true", help="read the rules, and nothing else")
-    parser.add_argument("--every", type=float, metavar="S", help="--watch looks so often; 60")
-    parser.add_argument("--by", metavar="NAME", help="who takes it on; you")
-    parser.add_argument("--json", action="store_true", help="--list as JSON")
+    action.add_argument("--once", action="store_true", help="evaluate once (the default)")
+    action.add_argument("--watch", action="store_true", help="evaluate repeatedly")
+    action.add_argument("--list", action="store_true", help="list the alerts")
+    action.add_argument("--ack", metavar="ID", help="acknowledge an alert: no more reminders")
+    action.add_argument("--check", action="store_true", help="only check the rules")
+    parser.add_argument(
+        "--every", type=float, metavar="S", help="seconds between evaluations of --watch (60)"
+    )
+    parser.add_argument("--by", metavar="NAME", help="who acknowledges it (you)")
+    parser.add_argument("--json", action="store_true", help="print --list as JSON")
 
 
 def run_alerts(args: argparse.Namespace) -> int:
-    """Do what is asked."""
     if args.every is not None and not (args.watch and args.every >= 1):
         raise UsageError(
-            "--every is for --watch, and must be 1 second or more", code="option-not-allowed"
+            "--every works only with --watch, and must be 1 second or more",
+            code="option-not-allowed",
         )
     if args.by is not None and args.ack is None:
-        raise UsageError("--by goes with --ack", code="option-not-allowed")
+        raise UsageError("--by works only with --ack", code="option-not-allowed")
     if args.json and not args.list:
-        raise UsageError("--json goes with --list", code="option-not-allowed")
+        raise UsageError("--json works only with --list", code="option-not-allowed")
     if args.check:
         return _print_rules(_read_rules(args.rules))
     from headway.cli.common import open_store, store_errors
@@ -205,7 +214,7 @@ def _read_rules(path: str | None) -> Rules:
     from headway.fleet.alerts.rules import read_rules
 
     if path is None:
-        raise UsageError("no rules are named; give the file with --rules", code="rules-not-named")
+        raise UsageError("no rules are given; give a file with --rules", code="rules-not-named")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -213,7 +222,7 @@ def _read_rules(path: str | None) -> Rules:
             f"--rules {path} cannot be read: {error.strerror}", code="file-unreadable"
         ) from None
     except UnicodeDecodeError:
-        raise UsageError(f"--rules {path} is no text in UTF-8", code="file-unreadable") from None
+        raise UsageError(f"--rules {path} is not UTF-8 text", code="file-unreadable") from None
     return read_rules(text, path)
 
 
@@ -244,8 +253,8 @@ def _evaluate(store: Store, rules: Rules, args: argparse.Namespace) -> int:
         names = ", ".join(dict.fromkeys(notification.receiver for notification in unsent))
         print(
             with_code(
-                f"headway: {len(unsent)} notifications were not taken by {names}; "
-                "they are tried again at the next call",
+                f"headway: {len(unsent)} notifications could not be delivered to {names}; "
+                "the next call tries again",
                 code="notifications-left",
             ),
             file=sys.stderr,
@@ -269,11 +278,12 @@ def _print_alerts(store: Store, as_json: bool) -> int:
         short = [{**row, **{at: _to_minute(row[at]) for at in ("since", "until")}} for row in rows]
         print_rows(ALERT_COLUMNS, short, as_json=False, as_csv=False)
     else:
-        print("headway: no rule has raised an alert")
+        print("headway: there are no alerts")
     for notification in contents["outbox"]:
         reason = notification["why"] or "not tried yet"
         text = (
-            f"headway: {notification['id']} is still to be sent to {notification['to']}: {reason}"
+            f"headway: {notification['id']} has not been delivered "
+            f"to {notification['to']}: {reason}"
         )
         print(with_code(text, code="notification-unsent"), file=sys.stderr)
     return 0
@@ -297,15 +307,15 @@ def _acknowledge(store: Store, name: str, by: str | None) -> int:
         )
     if alert.state == RESOLVED:
         raise UsageError(
-            f"the alert {name} is over; there is nothing to acknowledge", code="alert-resolved"
+            f"the alert {name} is resolved and cannot be acknowledged", code="alert-resolved"
         )
     if alert.state == ACKNOWLEDGED:
         raise UsageError(
-            f"the alert {name} was acknowledged by {alert.acknowledged_by}",
+            f"the alert {name} is already acknowledged by {alert.acknowledged_by}",
             code="alert-acknowledged",
             by=alert.acknowledged_by,
         )
     who = by or getpass.getuser()
     states.acknowledge(name, who)
-    print(f"headway: {who} has taken on {name}: {alert.text}")
+    print(f"headway: {who} acknowledged {name}: {alert.text}")
     return 0

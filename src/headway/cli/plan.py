@@ -1,4 +1,4 @@
-"""Say what ETT% to expect of a job before it runs, and how often it should save.
+"""Estimate the ETT% of a job before it runs, and its best checkpoint interval.
 
 examples:
   headway plan --failures-a-day 3 --block 15s
@@ -6,9 +6,9 @@ examples:
   headway plan --from headway/night-1 --nodes 128 --compile 0s
   headway plan --from ./store --where team=ads --nodes 16,256 --html plan.html
 
-Times are such as 90s, 5min, 2h or 7d; a number alone is seconds. Two answers stand side by side:
-a closed form, and the same job played many times with failures at random. `--from` takes what
-was measured by a run or in a store; what is given besides goes before it.
+Durations are like 90s, 5min, 2h or 7d; a plain number is in seconds. The result shows a closed form
+and a simulation of the job with random failures. `--from` uses the measurements of a run or a
+store; other options override them.
 """
 
 from __future__ import annotations
@@ -29,32 +29,36 @@ if TYPE_CHECKING:
 BEST = "best"
 # A flag, the field of a Case that it sets, and its help.
 TIMES = (
-    ("block", "block", "training stands so long for a save"),
-    ("durable", "durable", "until a save could be restored, after that"),
-    ("tts", "start", "Time to Start, without the compile"),
-    ("ttr", "recover", "Time to Recover, without the compile and the wait for machines"),
+    ("block", "block", "time that a save blocks training"),
+    ("durable", "durable", "time from then until the save is durable"),
+    ("tts", "start", "Time to Start, without compilation"),
+    ("ttr", "recover", "Time to Recover, without compilation and the wait for machines"),
     ("requeue", "requeue", "wait for machines after each failure"),
-    ("compile", "compile", "in the first start"),
-    ("compile-again", "compile_again", "in each start after a failure; as --compile"),
+    ("compile", "compile", "compilation in the first start"),
+    ("compile-again", "compile_again", "compilation in each start after a failure (as --compile)"),
 )
 _FAILURES = re.compile(r"(\d+(?:\.\d+)?)(?:@(\d+))?")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway plan`."""
     add = parser.add_argument
-    add("--nodes", metavar="N,...", help="how many; several for a sweep (1)")
+    add("--nodes", metavar="N,...", help="number of nodes; several for a sweep (1)")
     add("--mtbf", metavar="TIME", help="mean time between failures of one node")
-    add("--failures-a-day", metavar="X[@N]", help="the same, as seen on N nodes (1)")
-    add("--interval", metavar="TIME,...", default=BEST, help="between two saves, or best (best)")
-    add("--length", metavar="TIME", default="14d", help="training that the job needs (14d)")
+    add("--failures-a-day", metavar="X[@N]", help="failures per day, measured on N nodes (1)")
+    add("--interval", metavar="TIME,...", default=BEST, help="time between saves, or best (best)")
+    add("--length", metavar="TIME", default="14d", help="training time that the job needs (14d)")
     for flag, _, text in TIMES:
         add(f"--{flag}", metavar="TIME", help=text)
-    add("--from", dest="source", metavar="RUN|STORE", help="take what was measured there")
-    add("--where", metavar="NAME=VALUE", action="append", help="of a store: only such runs")
-    add("--since", metavar="WHEN", help="of a store: 30d, 12h, 2w ago, or a date")
-    add("--trials", type=int, default=2000, metavar="N", help="how often it is played (2000)")
-    add("--seed", type=int, default=1, metavar="N", help="another one: other failures (1)")
+    add(
+        "--from",
+        dest="source",
+        metavar="RUN|STORE",
+        help="use the measurements of a run or a store",
+    )
+    add("--where", metavar="NAME=VALUE", action="append", help="store: only these runs")
+    add("--since", metavar="WHEN", help="store: since 30d, 12h or 2w ago, or a date")
+    add("--trials", type=int, default=2000, metavar="N", help="number of simulations (2000)")
+    add("--seed", type=int, default=1, metavar="N", help="random seed (1)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print all figures as JSON")
     how.add_argument("--csv", action="store_true", help="print the curves as CSV")
@@ -63,7 +67,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, then show."""
     from headway.storage import output_file
 
     if args.html:
@@ -97,7 +100,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     values: dict[str, Any] = {**(measured.values if measured else {}), **_typed(args)}
     if "mtbf" not in values:
         raise UsageError(
-            "how often nodes fail is not known; give --mtbf, --failures-a-day or --from",
+            "the failure rate of nodes is not known; give --mtbf, --failures-a-day or --from",
             code="mtbf-unknown",
         )
     nodes = _nodes(args.nodes, measured)
@@ -116,12 +119,12 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def _too_short(measured: Measured, length: str) -> UsageError:
-    """The rate that follows from a short run is high because it is unsure."""
+    """The failure rate of a short run is high because it is uncertain."""
     from headway.format import count
 
     return UsageError(
         f"{measured.source} has {count(measured.failures, 'failure')} in "
-        f"{measured.node_hours:.3g} node-hours, so its failure rate is not known (at most "
+        f"{measured.node_hours:.3g} node-hours, too few for a failure rate (at most "
         f"{measured.failures_high or 0.0:.3g} a node and day); give --mtbf or --failures-a-day, "
         f"or a shorter --length than {length}",
         code="rate-unknown",
@@ -129,11 +132,11 @@ def _too_short(measured: Measured, length: str) -> UsageError:
 
 
 def _typed(args: argparse.Namespace) -> dict[str, float]:
-    """By field of a Case; only what was typed."""
+    """Fields of a JobSpec that were given as options."""
     fields = {}
     if args.mtbf is not None and args.failures_a_day is not None:
         raise UsageError(
-            "--mtbf and --failures-a-day say the same; give one of them", code="options-conflict"
+            "--mtbf and --failures-a-day mean the same; give one of them", code="options-conflict"
         )
     if args.mtbf is not None:
         fields["mtbf"] = _time(args.mtbf, "--mtbf")
@@ -154,7 +157,7 @@ def _time(text: str, flag: str) -> float:
     seconds = parse_duration(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
     if seconds is None:
         raise UsageError(
-            f"{flag} is {text!r}, which is no time; give one such as 90s, 5min or 2h",
+            f"{flag} is {text!r}, which is not a duration; give one such as 90s, 5min or 2h",
             code="time-invalid",
             option=flag,
         )
@@ -166,14 +169,14 @@ def _interval(text: str) -> float | None:
 
 
 def _parse_failure_rate(text: str) -> float:
-    """`3@64`: seconds between two failures of one node."""
+    """Seconds between failures of one node, from `3@64`: 3 failures a day on 64 nodes."""
     from headway.plan.job import DAY
 
     match = _FAILURES.fullmatch(text)
     nodes = int(match[2] or 1) if match else 0
     if not match or not nodes:
         raise UsageError(
-            f"--failures-a-day is {text!r}; give a number such as 3, or 3@64 if 64 nodes have 3",
+            f"--failures-a-day is {text!r}; give a number such as 3, or 3@64 for 3 on 64 nodes",
             code="rate-invalid",
         )
     return nodes * DAY / float(match[1]) if float(match[1]) else math.inf
@@ -183,14 +186,15 @@ def _nodes(text: str | None, measured: Measured | None) -> list[int]:
     if text is None:
         if measured is not None and measured.nodes is None:
             raise UsageError(
-                "a store has jobs of many sizes; say how many --nodes this one has",
+                "a store has jobs of many sizes; give the number of --nodes of this job",
                 code="nodes-unknown",
             )
         return [1 if measured is None or measured.nodes is None else measured.nodes]
     counts = _split(text, "--nodes")
     if not all(part.isascii() and part.isdecimal() and int(part) for part in counts):
         raise UsageError(
-            f"--nodes is {text!r}; give numbers from 1 on, such as 8,64,512", code="nodes-invalid"
+            f"--nodes is {text!r}; give numbers of 1 or more, such as 8,64,512",
+            code="nodes-invalid",
         )
     return [int(part) for part in counts]
 
@@ -198,12 +202,14 @@ def _nodes(text: str | None, measured: Measured | None) -> list[int]:
 def _split(text: str, flag: str) -> list[str]:
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
-        raise UsageError(f"{flag} is {text!r}, which names nothing", code="list-empty", option=flag)
+        raise UsageError(
+            f"{flag} is {text!r}, which is an empty list", code="list-empty", option=flag
+        )
     return parts
 
 
 def _measured(args: argparse.Namespace) -> Measured:
-    """By a run or in a store, whichever stands there."""
+    """Measurements of a run or a store."""
     if _is_store(args.source):
         return _from_store(args)
     from headway.plan.measured import measured_by_run
@@ -211,7 +217,7 @@ def _measured(args: argparse.Namespace) -> Measured:
 
     if args.where or args.since:
         raise UsageError(
-            f"{args.source} is no store, and --where and --since are for one",
+            f"{args.source} is not a store; --where and --since work only on a store",
             code="option-not-allowed",
         )
     run = load(args.source)

@@ -1,18 +1,18 @@
-"""Make an inference-ready snapshot of an anchor checkpoint, on any machine with a CPU torch.
+"""Publish an anchor checkpoint as an inference-ready snapshot, on any machine with a CPU torch.
 
   headway publish checkpoints --recipe recipe.toml --to ./snapshots
   headway publish --watch checkpoints --recipe recipe.toml --to ./snapshots
   headway publish --list --to ./snapshots
   headway publish --show latest --to ./snapshots
-  headway publish --rollback --to ./snapshots        the one before serves again
+  headway publish --rollback --to ./snapshots        serve the previous snapshot again
 
-A recipe names the model's factory, inputs on which everything has to agree, and what to make:
+A recipe gives the model's factory, golden inputs that validate every target, and the targets:
 
   [model]
   factory = "model:build"        # module:function, beside the recipe or installed
   [golden]
-  inputs = "model:golden"        # a function that gives inputs
-  [targets.aoti]                 # code for torch without Python; also: safetensors, onnx
+  inputs = "model:golden"        # a function that returns inputs
+  [targets.aoti]                 # compiled code for torch without Python; also: safetensors, onnx
 """
 
 from __future__ import annotations
@@ -32,30 +32,34 @@ if TYPE_CHECKING:
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway publish`."""
     parser.usage = "headway publish ANCHOR --recipe FILE --to STORE [options]"
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument(
-        "anchor", nargs="?", metavar="ANCHOR", help="checkpoint, or a store of them"
+        "anchor", nargs="?", metavar="ANCHOR", help="checkpoint, or checkpoint store"
     )
-    action.add_argument("--watch", metavar="DIR|URL", help="publish anchors as they appear there")
-    action.add_argument("--list", action="store_true", help="the snapshots, the newest last")
-    action.add_argument("--show", metavar="SNAPSHOT", help="all that is known of one")
     action.add_argument(
-        "--rollback", nargs="?", const="", metavar="SNAPSHOT", help="let an earlier one serve"
+        "--watch", metavar="DIR|URL", help="publish new anchors of this store as they appear"
+    )
+    action.add_argument("--list", action="store_true", help="list the snapshots, the newest last")
+    action.add_argument("--show", metavar="SNAPSHOT", help="print the manifest of a snapshot")
+    action.add_argument(
+        "--rollback", nargs="?", const="", metavar="SNAPSHOT", help="serve an earlier snapshot"
     )
     parser.add_argument("--to", required=True, metavar="STORE", help="folder or URL of snapshots")
-    parser.add_argument("--recipe", metavar="FILE", help="what to make")
-    parser.add_argument("--run", metavar="RUN", help="the training run that the anchor is of")
-    parser.add_argument("--again", action="store_true", help="also if it was published before")
-    parser.add_argument("--every", type=float, default=10.0, metavar="S", help="watch: how often")
-    parser.add_argument("--once", action="store_true", help="watch: what is there, and end")
-    parser.add_argument("--check", action="store_true", help="list: read every byte of them")
+    parser.add_argument("--recipe", metavar="FILE", help="recipe of the publish")
+    parser.add_argument("--run", metavar="RUN", help="training run of the anchor")
+    parser.add_argument("--again", action="store_true", help="publish even if already published")
+    parser.add_argument(
+        "--every", type=float, default=10.0, metavar="S", help="watch: seconds between checks (10)"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="watch: publish the existing anchors and exit"
+    )
+    parser.add_argument("--check", action="store_true", help="list: read and verify every byte")
     parser.add_argument("--json", action="store_true", help="list, show: print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
     from headway.publish.store import SnapshotStore
 
     store = SnapshotStore(args.to)
@@ -73,14 +77,14 @@ def _log(text: str) -> None:
 
 
 def _rollback(store: SnapshotStore, args: argparse.Namespace) -> int:
-    _log(f"{store.rollback(args.rollback or None, _log).name} serves now")
+    _log(f"{store.rollback(args.rollback or None, _log).name} is serving now")
     from headway.publish import registry
 
     options = registry.remembered_options(store)
     if options is not None:
         version = registry.follow(store, options, registry.open_registry(options))
         if version is not None:
-            _log(f"{options.alias} of {options.mlflow} is version {version} now")
+            _log(f"{options.alias} of {options.mlflow} is now version {version}")
     return 0
 
 
@@ -121,7 +125,7 @@ def _publish(store: SnapshotStore, args: argparse.Namespace) -> int:
             _log(f"published in {time.monotonic() - started:.1f} s; load it with:")
             _log(f"  headway.publish.load({args.to!r}, {name!r})")
         else:
-            _log(f"{args.anchor} was published before, as {name}; --again does it anew")
+            _log(f"{args.anchor} is already published as {name}; --again publishes it again")
         after.release(anchor, claim)
     return 0
 
@@ -225,5 +229,5 @@ def _format_number(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """A manifest may be somebody else's, and change a terminal by what it says."""
+    """Replace control characters: a manifest from elsewhere could change the terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)

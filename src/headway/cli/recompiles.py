@@ -1,15 +1,15 @@
-"""Say why torch.compile compiled again in a run, what it cost, and what cures it.
+"""Explain why torch.compile recompiled in a run, what it cost, and how to avoid it.
 
 examples:
-  headway recompiles RUN                 by source, the setting that cures it, and the lines of code
-  headway recompiles RUN --json          the same for programs
-  headway recompiles RUN --verify        run the first steps of the job again, before and after
-  headway run --learn -- COMMAND         the next runs of a job get the setting by themselves
+  headway recompiles RUN                 by source, with the setting or code that avoids it
+  headway recompiles RUN --json          as JSON
+  headway recompiles RUN --verify        rerun the first steps without and with the setting
+  headway run --learn -- COMMAND         apply the setting to the next runs of the job
 
---verify starts the job's own command in its own folder, so the job's own code runs: if it writes
-checkpoints or logs in its first steps, it writes them again. Give it another place to write to
-first where that matters. It must be a run of your own, in a folder that nobody else can write.
-The job is ended after the steps, before anything it does at its end.
+--verify runs the command of the job in its own folder. If the job writes checkpoints or logs in its
+first steps, it writes them again; configure another output folder first if that matters. The run
+must be your own, in a folder that no one else can write. The job is stopped after these steps, so
+code at its end does not run.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway recompiles`."""
-    parser.add_argument("run", metavar="RUN", help="the folder of a run")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--verify", action="store_true", help="run the job's first steps again and compare"
+        "--verify", action="store_true", help="rerun the first steps of the job and compare"
     )
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="so many; a few more than the last recompile's"
+        "--steps",
+        type=int,
+        metavar="N",
+        help="number of steps for --verify (a few more than the last recompile)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the journals and show the advice, or try it."""
     from headway.compile.recompiles.learning import load_run
 
     if args.steps is not None and args.steps < 1:
@@ -89,7 +90,7 @@ def _verify(loaded: RecordedRun, args: argparse.Namespace) -> int:
 
 
 def _recorded_command(loaded: RecordedRun, run: str) -> tuple[list[str], Path]:
-    """The command and its folder, as recorded; one sentence where it cannot be run again."""
+    """The recorded command and its folder; UsageError if it cannot be run again."""
     reason = _untrusted_reason(run)
     if reason:
         raise UsageError(
@@ -98,23 +99,23 @@ def _recorded_command(loaded: RecordedRun, run: str) -> tuple[list[str], Path]:
     command, cwd = loaded.command, loaded.identity.get("cwd")
     if not command or not isinstance(cwd, str):
         raise UsageError(
-            f"run.json of {run} does not say which command it was; run it once more",
+            f"run.json of {run} does not contain the command; record the run again",
             code="command-not-recorded",
         )
     if any(MASK in word for word in command):
         raise UsageError(
             f"secrets in the command of {run} are masked, and {COMMAND_JSON} with the exact one "
-            "cannot be read here; verify it where it ran, as the same user",
+            "cannot be read here; verify it on the machine where it ran, as the same user",
             code="command-masked",
         )
     if not Path(cwd).is_dir():
         raise UsageError(
-            f"the job ran in {cwd}, which is not there; verify it where it ran",
+            f"the job ran in {cwd}, which does not exist; verify it on the machine where it ran",
             code="job-folder-not-found",
         )
     if not loaded.record.steps:
         raise UsageError(
-            f"Headway saw no step in {run}, so it could not end a trial; "
+            f"Headway recorded no step in {run}, so it could not end a trial; "
             f"see `headway report {run}`",
             code="no-steps",
         )
@@ -122,10 +123,10 @@ def _recorded_command(loaded: RecordedRun, run: str) -> tuple[list[str], Path]:
 
 
 def _untrusted_reason(run: str) -> str:
-    """Why somebody else may have written the command of a run; empty if only this user can."""
+    """Why another user may have written the command of a run; empty if only this user can."""
     from headway.storage.signing import path_untrusted_reason
 
     if "://" in run:
-        return "what lies behind a URL may be anybody's; verify it in its own folder"
+        return "anyone may have written a run behind a URL; verify it in its own folder"
     files = (Path(run, name) for name in (RUN_JSON, COMMAND_JSON))
     return next(filter(None, map(path_untrusted_reason, files)), "")

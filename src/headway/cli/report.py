@@ -19,27 +19,27 @@ from headway.ledger.model import Ledger
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-TOP_HELP = """Watch a run live in the terminal; ends when the run ends, or on Ctrl-C.
+TOP_HELP = """Watch a run live in the terminal; exits when the run ends, or on Ctrl-C.
 
 examples:
   headway top RUN
-  headway top RUN --once     one picture, then exit; also when the output is no terminal
+  headway top RUN --once     print the state once; the default without a terminal
 """
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway report`."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the folder of a run")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="folder or URL of the run")
     output_format = parser.add_mutually_exclusive_group()
     output_format.add_argument("--json", action="store_true", help="print the ledger as JSON")
     output_format.add_argument(
         "--html", metavar="FILE", nargs="?", const="", help="write one HTML file"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite FILE, whatever it is")
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite FILE even if it is not a report"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the run and show it."""
     from headway.run import load
 
     path, html = _run_and_html(args.run, args.html)
@@ -59,12 +59,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_and_html(path: str | None, html: str | None) -> tuple[str, str | None]:
-    """`--html RUN` means the run, not a file: argparse cannot tell."""
+    """Tell `--html RUN` from `--html FILE`: argparse takes the run for the file."""
     if path is None and html:
         return html, ""
     if path is None:
         raise UsageError(
-            "no run is given; name its folder: headway report headway/NAME", code="run-not-given"
+            "no run is given; give its folder: headway report headway/NAME", code="run-not-given"
         )
     return path, html
 
@@ -76,7 +76,7 @@ def _print_json(ledger: Ledger) -> None:
 
 
 def _is_report(target: Path) -> bool:
-    """An older report may be replaced; what else stands there may not."""
+    """Whether the file is an older report, which may be replaced without --force."""
     from headway.report.html import GENERATOR
 
     if not target.is_file():
@@ -94,17 +94,15 @@ def _write_html(ledger: Ledger, target: Path, *, force: bool) -> None:
 
 
 def prepare_top(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway top`."""
     parser.description = TOP_HELP
-    parser.add_argument("run", metavar="RUN", help="the folder of a run")
-    parser.add_argument("--once", action="store_true", help="show it once and exit")
+    parser.add_argument("run", metavar="RUN", help="folder or URL of the run")
+    parser.add_argument("--once", action="store_true", help="print the state once and exit")
     parser.add_argument(
-        "--interval", metavar="S", type=float, default=1.0, help="seconds between two looks (1)"
+        "--interval", metavar="S", type=float, default=1.0, help="seconds between two updates (1)"
     )
 
 
 def run_top(args: argparse.Namespace) -> int:
-    """Show the run, again and again while it is going on."""
     from headway.report.screen import console
     from headway.run import load
 
@@ -134,7 +132,7 @@ def _refresh(path: str, ledger: Ledger, screen: Console, interval: float) -> Non
                 time.sleep(interval)
                 ledger = load(path).ledger
                 live.update(render(ledger, screen), refresh=True)
-                # A long run takes long to read: never spend more than half of a core on it.
+                # A long run takes long to read: use at most half of a core.
                 spent = time.monotonic() - began - interval
                 time.sleep(max(0.0, spent - interval))
         except KeyboardInterrupt:
@@ -142,7 +140,7 @@ def _refresh(path: str, ledger: Ledger, screen: Console, interval: float) -> Non
 
 
 def render(ledger: Ledger, console: Console) -> RenderableType:
-    """The causes as in the summary, and where the run is right now."""
+    """The summary of the run so far, and its current state."""
     from rich.console import Group
     from rich.text import Text
 
@@ -161,7 +159,7 @@ def _state_line(ledger: Ledger) -> str:
     from headway.report.failures import count_failures
 
     if not ledger.attempts:
-        return "no attempt has begun"
+        return "no attempt has started"
     last = ledger.attempts[-1]
     step = "no step yet" if last.last_step is None else f"step {last.last_step:,}"
     leaf = ledger.segments[-1].leaf if ledger.segments else "nothing"
@@ -178,7 +176,7 @@ def _eviction_cost_line(ledger: Ledger) -> str:
 
     price = from_ledger(ledger)
     unsaved, recover = (duration(round(s * NS)) for s in (price.unsaved, price.recover))
-    since = "since the last save" if price.save is not None else "since its start, no save yet"
+    since = "since the last save" if price.save is not None else "since the start, no save yet"
     accelerators = count(price.accelerators, "accelerator")
     return (
         f"evicted now: {price.lost:,.0f} accelerator-seconds lost   {unsaved} {since}   "

@@ -1,9 +1,9 @@
-"""Tell schedulers what an eviction would waste, or choose who is evicted.
+"""Evict Slurm jobs by eviction cost, or publish eviction costs to a scheduler.
 
-  headway schedule slurm --grace 60              beside slurmctld: the cheapest go, having saved
-  headway schedule publish-cost DIR --to slurm   tell a scheduler what each run would lose
+  headway schedule slurm --grace 60              evict the cheapest Slurm jobs, after a save
+  headway schedule publish-cost DIR --to slurm   publish the eviction cost of each run
 
-`headway simulate cluster` plays the same policies on a trace.
+`headway simulate cluster` simulates the same policies on a trace.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from headway.schedule.publishers.base import PriorityAdjustment, Publisher, RunCost
 
 SLURM_HELP = """\
-Choose whom a waiting job of Slurm evicts, by what that would waste; each one saves first.
+Evict Slurm jobs for a pending job, cheapest first; each victim saves a checkpoint before.
 
-Runs beside slurmctld, as root, SlurmUser or an Operator. Whoever may evict whom, and quotas, are
-Slurm's own: `Preempt` of a QOS, and its limits. See docs: Scheduling, On a real Slurm.
+Run it on the host of slurmctld as root, SlurmUser or an Operator. Slurm defines which jobs may be
+preempted, and quotas: `Preempt` of a QOS, and its limits. See docs: Scheduling, On a real Slurm.
 
 examples:
   headway schedule slurm --dry-run --once
@@ -36,7 +36,7 @@ examples:
 """
 
 PUBLISH_COST_HELP = """\
-Tell a scheduler what evicting each run would waste, while the runs go on.
+Publish the eviction cost of each run to a scheduler while the runs are in progress.
 
   headway schedule publish-cost headway/ --to slurm
   headway schedule publish-cost headway/my-run --to slurm --nudge-min 0 --nudge-max 100
@@ -45,14 +45,14 @@ Tell a scheduler what evicting each run would waste, while the runs go on.
   headway schedule publish-cost headway/my-run --to ray --job raysubmit_x --file /metrics/a.prom
   headway schedule publish-cost headway/ --to file --file costs.json --once
 
-A run that is over is taken back, and so is everything when this is stopped. Priorities are left
-alone unless --nudge-max is given.
+The published cost of a run is removed when the run ends, and all costs when this command stops.
+Priorities are changed only if --nudge-max is given.
 """
 
 
-RAY_DASHBOARD = "http://127.0.0.1:8265"  # Ray's dashboard, where nothing else was set
+RAY_DASHBOARD = "http://127.0.0.1:8265"  # default address of Ray's dashboard
 DESTINATIONS = ("slurm", "kubernetes", "ray", "file")
-# Which options belong to which place: another one is a mistake that nobody would notice.
+# An option of another destination is rejected: it would have no effect.
 DESTINATIONS_OF_OPTION = {
     "job": ("slurm", "ray"),
     "object": ("kubernetes",),
@@ -69,31 +69,61 @@ DESTINATIONS_OF_OPTION = {
 
 
 def prepare_publish_cost(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `headway schedule publish-cost`."""
     parser.description = PUBLISH_COST_HELP
     add = parser.add_argument
     add("path", metavar="RUN|DIR", help="a run, or a folder of runs")
-    add("--to", required=True, choices=DESTINATIONS, help="whom to tell")
-    add("--interval", type=float, default=30.0, metavar="S", help="between two looks (30)")
-    add("--once", action="store_true", help="tell it once and exit")
-    add("--dry-run", action="store_true", help="say what would be changed, and change nothing")
-    add("--grace", type=float, default=0.0, metavar="S", help="notice that victims get (0)")
-    add("--repeat", type=float, default=0.0, metavar="S", help="for each earlier preemption (0)")
-    add("--job", metavar="ID", help="slurm: if its launcher saw none; ray: the submission")
-    add("--object", metavar="KIND/NAME", help="kubernetes: else the pod of the launcher")
-    add("--workload", metavar="NAME", help="kubernetes: Kueue's, else found by its owner")
-    add("--namespace", metavar="NAME", help="kubernetes: else that of this pod, or default")
-    add("--api", metavar="URL", help="kubernetes: else that of this pod; ray: its dashboard")
-    add("--token-file", metavar="FILE", help="kubernetes: else that of the service account")
-    add("--ca-file", metavar="FILE", help="certificates to trust, else the service account's")
-    add("--file", metavar="FILE", help="JSON, or metrics for Prometheus if it ends in .prom")
-    add("--nudge-min", type=int, metavar="N", help="on a priority, for what costs nothing (0)")
-    add("--nudge-max", type=int, metavar="N", help="and for what costs most")
-    add("--nudge-full", type=float, metavar="S", help="seconds of each accelerator for that (3600)")
+    add("--to", required=True, choices=DESTINATIONS, help="where to publish")
+    add("--interval", type=float, default=30.0, metavar="S", help="seconds between updates (30)")
+    add("--once", action="store_true", help="publish once and exit")
+    add("--dry-run", action="store_true", help="print the changes without making them")
+    add(
+        "--grace",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds of notice before an eviction (0)",
+    )
+    add(
+        "--repeat",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds added per earlier preemption (0)",
+    )
+    add("--job", metavar="ID", help="slurm: job ID if the launcher saw none; ray: submission ID")
+    add(
+        "--object",
+        metavar="KIND/NAME",
+        help="kubernetes: object to update (the pod of the launcher)",
+    )
+    add("--workload", metavar="NAME", help="kubernetes: Kueue workload (found by its owner)")
+    add("--namespace", metavar="NAME", help="kubernetes: namespace (that of this pod, or default)")
+    add(
+        "--api", metavar="URL", help="kubernetes: API server (that of this pod); ray: its dashboard"
+    )
+    add("--token-file", metavar="FILE", help="kubernetes: token (that of the service account)")
+    add("--ca-file", metavar="FILE", help="trusted certificates (those of the service account)")
+    add(
+        "--file",
+        metavar="FILE",
+        help="file to write: JSON, or Prometheus metrics if it ends in .prom",
+    )
+    add(
+        "--nudge-min",
+        type=int,
+        metavar="N",
+        help="priority adjustment of a run without eviction cost (0)",
+    )
+    add("--nudge-max", type=int, metavar="N", help="priority adjustment of the most expensive runs")
+    add(
+        "--nudge-full",
+        type=float,
+        metavar="S",
+        help="cost per accelerator, in seconds, of --nudge-max (3600)",
+    )
 
 
 def run_publish_cost(args: argparse.Namespace) -> int:
-    """Tell it once, or until the run is over or this is stopped."""
     from headway.schedule.publishers.base import PublishLoop
 
     _check_options(args)
@@ -120,7 +150,7 @@ def _check_options(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None and args.to not in places:
             flag = name.replace("_", "-")
             raise UsageError(
-                f"--{flag} is for --to {' and '.join(places)}, not for {args.to}",
+                f"--{flag} works only with --to {' or '.join(places)}, not {args.to}",
                 code="option-not-allowed",
                 option=f"--{flag}",
             )
@@ -139,19 +169,19 @@ def _check_options(args: argparse.Namespace) -> None:
             )
     if args.nudge_max is None and (args.nudge_min, args.nudge_full) != (None, None):
         raise UsageError(
-            "a nudge has no end without --nudge-max; give it as well",
+            "--nudge-min and --nudge-full need --nudge-max; give it as well",
             code="option-missing",
             option="--nudge-max",
         )
     if args.to in ("ray", "file") and args.file is None:
         raise UsageError(
-            f"--to {args.to} writes a file; name it by --file",
+            f"--to {args.to} writes a file; give it with --file",
             code="option-missing",
             option="--file",
         )
     if args.to == "ray" and args.job is None:
         raise UsageError(
-            "--to ray needs the job; give what `ray job list` shows by --job",
+            "--to ray needs --job; give the submission ID shown by `ray job list`",
             code="option-missing",
             option="--job",
         )
@@ -196,7 +226,7 @@ def _nudge(args: argparse.Namespace) -> PriorityAdjustment | None:
 
 
 def cost_metrics(costs: Sequence[RunCost]) -> str:
-    """The prices as a scraper reads them."""
+    """Eviction costs in the OpenMetrics text format."""
     from headway.export.openmetrics import Family, format_families
     from headway.schedule.publishers.file import metric_families
 
@@ -208,26 +238,46 @@ DEFAULT_POLICY = "least-cost:phase=on"
 
 
 def prepare_slurm(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `headway schedule slurm`."""
     parser.description = SLURM_HELP
     add = parser.add_argument
-    add("--interval", type=float, default=10.0, metavar="S", help="between two looks (10)")
-    add("--grace", type=float, default=60.0, metavar="S", help="from the signal to the end (60)")
+    add("--interval", type=float, default=10.0, metavar="S", help="seconds between checks (10)")
+    add(
+        "--grace",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds from the signal to the eviction (60)",
+    )
     add(
         "--policy",
         default=DEFAULT_POLICY,
         metavar="NAME",
-        help=f"who goes first ({DEFAULT_POLICY})",
+        help=f"eviction policy ({DEFAULT_POLICY})",
     )
-    add("--qos", action="append", default=[], metavar="NAME", help="only waiters of this QOS")
-    add("--quota", metavar="FILE", help="account,gpus a line: below that nobody of it is evicted")
-    add("--runs", action="append", default=[], metavar="DIR", help="runs lie below it too")
-    add("--dry-run", action="store_true", help="say who would go, and do nothing")
-    add("--once", action="store_true", help="look once, see that through, and end")
+    add(
+        "--qos",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only for pending jobs of this QOS",
+    )
+    add(
+        "--quota",
+        metavar="FILE",
+        help="file with lines account,gpus; no job of an account is evicted below its quota",
+    )
+    add(
+        "--runs",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="also look for runs in this folder",
+    )
+    add("--dry-run", action="store_true", help="print the evictions without making them")
+    add("--once", action="store_true", help="check once, complete the evictions, and exit")
 
 
 def run_slurm(args: argparse.Namespace) -> int:
-    """Watch, until it is stopped."""
     for name in ("interval", "grace"):
         if not 0 < getattr(args, name) < math.inf:
             raise UsageError(
@@ -245,7 +295,7 @@ def run_slurm(args: argparse.Namespace) -> int:
     quota = quotas.read_quotas(Path(args.quota)) if args.quota else {}
     if args.quota and quotas.read_quota_changes(Path(args.quota)):
         raise UsageError(
-            f"{args.quota} has quotas of later days; only those of today count here",
+            f"{args.quota} has quotas for later days, which are not supported here",
             code="quota-of-later-day",
         )
     cluster.check_programs()
@@ -274,7 +324,7 @@ def run_slurm(args: argparse.Namespace) -> int:
 
 
 def _wait(stop: threading.Event, seconds: float) -> bool:
-    """Wait; once it is told to stop, no longer than a second for what is under way."""
+    """Wait; after the stop signal, sleep at most one second for evictions in progress."""
     if stop.is_set():
         time.sleep(min(seconds, 1.0))
     return stop.wait(seconds)
@@ -286,16 +336,15 @@ def _log(text: str) -> None:
 
 # Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function.
 ACTIONS = {
-    "slurm": ("headway.cli.schedule:slurm", "choose whom a waiting job of Slurm evicts"),
+    "slurm": ("headway.cli.schedule:slurm", "evict Slurm jobs for pending jobs, cheapest first"),
     "publish-cost": (
         "headway.cli.schedule:publish_cost",
-        "tell Slurm, Kubernetes or Prometheus what evicting each run would waste",
+        "publish eviction costs to Slurm, Kubernetes, Ray or a file",
     ),
 }
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the actions of `headway schedule`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (place, text) in ACTIONS.items():
         part = actions.add_parser(
@@ -305,6 +354,5 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
     code: int = function(ACTIONS[args.action][0], "run")(args)
     return code

@@ -1,10 +1,10 @@
-"""Show a store as web pages: the fleet, its runs, failures, regressions and alerts.
+"""Serve a store as web pages: the fleet, its runs, failures, regressions and alerts.
 
-  headway serve ./store                                     on this machine: http://127.0.0.1:8787
-  headway serve ./store --runs ./headway                    with the reports of runs, live
+  headway serve ./store                                     on this machine only: http://127.0.0.1:8787
+  headway serve ./store --runs ./headway                    with live reports of runs
   HEADWAY_TOKEN=... headway serve s3://team/fleet --listen 0.0.0.0:8787
 
-Any address but one of this machine needs a token. Nothing is ever written.
+Addresses other than localhost need a token. The server never writes to the store.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ PACKAGES = ("starlette", "uvicorn", "plotly")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `headway serve`."""
     from headway.serve.address import DEFAULT_ADDRESS
 
     parser.add_argument("store", metavar="STORE", nargs="?", help="folder or URL of the store")
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=DEFAULT_ADDRESS
+        "--listen",
+        metavar="HOST:PORT",
+        default=DEFAULT_ADDRESS,
+        help=f"address to listen on ({DEFAULT_ADDRESS})",
     )
-    parser.add_argument("--token", help="what to log in with; better by HEADWAY_TOKEN")
-    parser.add_argument("--runs", metavar="FOLDER", action="append", help="with folders of runs")
-    parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
+    parser.add_argument("--token", help="token for the login; prefer HEADWAY_TOKEN")
+    parser.add_argument(
+        "--runs", metavar="FOLDER", action="append", help="folder of runs to show; may be repeated"
+    )
+    parser.add_argument(
+        "--name", action="append", help="a DNS name of this server; may be repeated"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until it is stopped."""
     from headway import redact
     from headway.cli.common import open_store
     from headway.errors import MissingExtra, UsageError
@@ -50,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(
-                f"--runs {folder} is no folder; give the one that holds folders of runs",
+                f"--runs {folder} is not a folder; give a folder that contains runs",
                 code="not-a-folder",
             )
     store = open_store(args.store)

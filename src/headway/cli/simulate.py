@@ -1,8 +1,8 @@
-"""Try on a cluster that never ran what a real one would pay for.
+"""Simulate eviction policies on a cluster.
 
   headway simulate cluster --trace philly --gpus 600 --policy newest,least-cost --seeds 5
 
-Other fleets: `headway fleet simulate` makes a store of jobs that never ran.
+`headway fleet simulate` generates a store of simulated jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.sim.cluster.scenario import JobTimings
 
 CLUSTER_HELP = """\
-Play a trace of jobs through a cluster with quotas, once for each policy of eviction.
+Replay a trace of jobs on a cluster with quotas, once for each eviction policy.
 
 examples:
   headway simulate cluster --trace philly --gpus 600 --policy newest,least-lost,least-cost --seeds 5
@@ -35,35 +35,84 @@ DEFAULT_POLICIES = "newest,newest-2h,largest,least-lost,least-cost"
 
 
 def prepare_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add its arguments."""
     add = parser.add_argument
-    add("--trace", default="philly", help="philly, philly:PATH, sacct:PATH or synthetic:JOBS")
-    add("--from", dest="begin", default="", metavar="DATE", help="of philly: from this day on")
-    add("--days", type=float, default=0.0, metavar="N", help="of philly: so many days of it")
-    add("--load", type=float, default=0.9, metavar="X", help="of synthetic: mean load (0.9)")
-    add("--gpus", type=int, default=600, metavar="N", help="accelerators in all (600)")
-    add("--per-node", type=int, default=8, metavar="N", help="accelerators of a node (8)")
-    add("--quota", metavar="FILE", help="tenant,gpus[,day] a line; else by their hours")
+    add(
+        "--trace",
+        default="philly",
+        help="philly, philly:PATH, sacct:PATH or synthetic:JOBS (philly)",
+    )
+    add("--from", dest="begin", default="", metavar="DATE", help="philly: first day")
+    add("--days", type=float, default=0.0, metavar="N", help="philly: number of days")
+    add("--load", type=float, default=0.9, metavar="X", help="synthetic: mean load (0.9)")
+    add("--gpus", type=int, default=600, metavar="N", help="total accelerators (600)")
+    add("--per-node", type=int, default=8, metavar="N", help="accelerators per node (8)")
+    add(
+        "--quota",
+        metavar="FILE",
+        help="file with lines tenant,gpus[,day] (shares by accelerator-hours)",
+    )
     add(
         "--policy",
         default=DEFAULT_POLICIES,
         metavar="A,B",
-        help=f"the first is the base ({DEFAULT_POLICIES})",
+        help=f"policies; the first is the baseline ({DEFAULT_POLICIES})",
     )
-    add("--interval", type=float, default=3600.0, metavar="S", help="between two saves (3600)")
-    add("--save", type=float, default=15.0, metavar="S", help="training waits for a save (15)")
-    add("--start", type=float, default=0.0, metavar="S", help="first start to training (0)")
-    add("--recover", type=float, default=300.0, metavar="S", help="later start to training (300)")
-    add("--grace", type=float, default=60.0, metavar="S", help="from notice to kill (60)")
-    add("--habits", nargs="+", metavar="RUN", help="draw these three times from measured runs")
-    add("--silent", type=float, default=0.0, metavar="X", help="share of jobs that tell nothing")
-    add("--shift", action="store_true", help="each seed moves tenants' jobs by whole days")
-    add("--faults", default="", metavar="TRACE", help="stepfun, or a path: nodes fail")
-    add("--spot", default="", metavar="TRACE", help="p3, g4dn, or a path: nodes are taken back")
-    add("--spot-nodes", type=int, default=0, metavar="N", help="how many nodes are spot ones")
-    add("--spot-notice", type=float, default=120.0, metavar="S", help="before they go (120)")
-    add("--seeds", type=int, default=1, metavar="N", help="repetitions (1)")
-    add("--workers", type=int, default=1, metavar="N", help="processes (1)")
+    add("--interval", type=float, default=3600.0, metavar="S", help="seconds between saves (3600)")
+    add(
+        "--save",
+        type=float,
+        default=15.0,
+        metavar="S",
+        help="seconds that a save blocks training (15)",
+    )
+    add(
+        "--start",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds from the first start to training (0)",
+    )
+    add(
+        "--recover",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds from a later start to training (300)",
+    )
+    add("--grace", type=float, default=60.0, metavar="S", help="seconds from notice to kill (60)")
+    add(
+        "--habits",
+        nargs="+",
+        metavar="RUN",
+        help="draw --save, --start and --recover from measured runs",
+    )
+    add(
+        "--silent",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="share of jobs that do not publish their eviction cost",
+    )
+    add(
+        "--shift", action="store_true", help="shift the jobs of each tenant by whole days, per seed"
+    )
+    add("--faults", default="", metavar="TRACE", help="trace of node failures: stepfun, or a path")
+    add(
+        "--spot",
+        default="",
+        metavar="TRACE",
+        help="trace of spot interruptions: p3, g4dn, or a path",
+    )
+    add("--spot-nodes", type=int, default=0, metavar="N", help="number of spot nodes")
+    add(
+        "--spot-notice",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="seconds of notice before an interruption (120)",
+    )
+    add("--seeds", type=int, default=1, metavar="N", help="number of repetitions (1)")
+    add("--workers", type=int, default=1, metavar="N", help="number of processes (1)")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print all figures as JSON")
     shape.add_argument("--html", metavar="FILE", help="write one HTML file")
@@ -71,7 +120,6 @@ def prepare_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def run_cluster(args: argparse.Namespace) -> int:
-    """Simulate, then show."""
     from headway.storage import output_file
 
     if args.html:
@@ -88,7 +136,7 @@ def run_cluster(args: argparse.Namespace) -> int:
     names = [name for name in args.policy.split(",") if name]
     if not names:
         raise UsageError(
-            f"--policy names none; give for example {DEFAULT_POLICIES}",
+            f"--policy is empty; give for example {DEFAULT_POLICIES}",
             code="list-empty",
             option="--policy",
         )
@@ -99,7 +147,7 @@ def run_cluster(args: argparse.Namespace) -> int:
         from headway.sim.show import render_page
 
         output_file.write_output(Path(args.html), render_page(compared).encode(), force=args.force)
-        print(f"headway: the policies are compared in {args.html}")
+        print(f"headway: wrote {args.html}")
     else:
         from headway.report.screen import console
         from headway.sim.show import TABLE_WIDTH, render_table
@@ -117,7 +165,9 @@ def _case(args: argparse.Namespace) -> Case:
     from headway.sim.cluster.scenario import Setting
 
     if bool(args.spot) != bool(args.spot_nodes):
-        raise UsageError("--spot and --spot-nodes go together; give both", code="option-missing")
+        raise UsageError(
+            "--spot and --spot-nodes must be used together; give both", code="option-missing"
+        )
     setting = Setting(
         gpus=args.gpus,
         per_node=args.per_node,
@@ -153,22 +203,32 @@ def _habits(args: argparse.Namespace) -> tuple[JobTimings, ...]:
 
 
 def prepare_fleet(parser: argparse.ArgumentParser) -> None:
-    """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
-    parser.add_argument("--jobs", type=int, default=10_000, metavar="N", help="how many; 10000")
-    parser.add_argument("--days", type=int, default=90, metavar="N", help="over so many; 90")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one: other jobs")
     parser.add_argument(
-        "--scale", type=int, default=1, metavar="N", help="accelerators of each job, times this; 1"
+        "--jobs", type=int, default=10_000, metavar="N", help="number of jobs (10000)"
+    )
+    parser.add_argument("--days", type=int, default=90, metavar="N", help="number of days (90)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (1)")
+    parser.add_argument(
+        "--scale",
+        type=int,
+        default=1,
+        metavar="N",
+        help="factor for the accelerators of each job (1)",
     )
     parser.add_argument(
-        "--regressions", type=int, default=8, metavar="N", help="to plant, 2 points of ETT each; 8"
+        "--regressions",
+        type=int,
+        default=8,
+        metavar="N",
+        help="number of regressions of 2 points of ETT (8)",
     )
-    parser.add_argument("--lemons", type=int, default=5, metavar="N", help="bad hosts to plant; 5")
+    parser.add_argument(
+        "--lemons", type=int, default=5, metavar="N", help="number of bad hosts (5)"
+    )
 
 
 def run_fleet(args: argparse.Namespace) -> int:
-    """Draw and write it."""
     from headway.cli.common import open_store
 
     store = open_store(args.store)
@@ -188,16 +248,15 @@ def run_fleet(args: argparse.Namespace) -> int:
     counts = simulate(store, scenario, print_progress)
     print(
         f"headway: {counts['runs']:,} runs and {counts['buckets']:,} rows of buckets are in "
-        f"{redact.text(store.url)}; what was planted stands in {TRUTH_FILE} there"
+        f"{redact.text(store.url)}; the planted causes are in {TRUTH_FILE} there"
     )
     return 0
 
 
-ACTIONS = {"cluster": "who is evicted, and what it costs"}
+ACTIONS = {"cluster": "compare eviction policies on a trace"}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the actions of `headway simulate`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, text in ACTIONS.items():
         part = actions.add_parser(
@@ -210,5 +269,4 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
     return run_cluster(args)
