@@ -88,7 +88,7 @@ def run_regressions(args: argparse.Namespace) -> int:
     from headway.fleet.regressions.scan import scan
 
     filters = Filter(by, since, until, parse_conditions(args.where))
-    options = ScanOptions(level=args.level, points=args.points, dependent=args.dependent)
+    options = ScanOptions(fdr=args.level, min_change=args.points, dependent=args.dependent)
     result = scan(
         store, filters, options, _print_progress if sys.stderr.isatty() else lambda done, of: None
     )

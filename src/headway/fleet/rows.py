@@ -37,8 +37,8 @@ def to_rows(
 
 def run_id(ledger: Ledger) -> str:
     """The same at every ingest of a run, and of a copy of it; another one for any other run."""
-    made = ledger.facts.get("created") or ledger.started_at
-    text = json.dumps([ledger.run, made, ledger.facts.get("host")])
+    created = ledger.facts.get("created") or ledger.started_at
+    text = json.dumps([ledger.run, created, ledger.facts.get("host")])
     return base64.b32encode(hashlib.sha256(text.encode()).digest())[:12].decode().lower()
 
 
@@ -56,9 +56,9 @@ class _Run:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.id = run_id(ledger)
-        most = max(_size(attempt) for attempt in ledger.attempts)
+        largest = max(_size(attempt) for attempt in ledger.attempts)
         # One of which no rank was seen held what the others held.
-        self.accelerators = [_size(attempt) or most or 1 for attempt in ledger.attempts]
+        self.accelerators = [_size(attempt) or largest or 1 for attempt in ledger.attempts]
         self.hours = list(self._split(ledger.segments))
         self.by_rank = {rank.rank: list(self._split(rank.segments)) for rank in ledger.ranks}
         self.sums: dict[tuple[int, str], float] = defaultdict(float)
@@ -93,19 +93,19 @@ class _Run:
     def _split(self, segments: Sequence[Segment]) -> Iterator[tuple[int, datetime, str, float]]:
         """Seconds by attempt, hour and leaf. What lies before an attempt is counted to it."""
         ends = [end for _, end in self.ledger.windows[:-1]]
-        found: dict[tuple[int, int, str], int] = defaultdict(int)
+        totals: dict[tuple[int, int, str], int] = defaultdict(int)
         gaps = [at for at, _ in self.ledger.outside]
         for segment in segments:
             at = segment.start
             while at < segment.end:
                 attempt, gap = bisect_right(ends, at), bisect_right(gaps, at)
-                zero = self.ledger.clock(at) - at
-                hour = (zero + at) // HOUR
-                cuts = (*ends[attempt : attempt + 1], *gaps[gap : gap + 1])
-                until = min(segment.end, (hour + 1) * HOUR - zero, *cuts)
-                found[attempt, hour, segment.leaf] += until - at
+                offset = self.ledger.clock(at) - at
+                hour = (offset + at) // HOUR
+                bounds = (*ends[attempt : attempt + 1], *gaps[gap : gap + 1])
+                until = min(segment.end, (hour + 1) * HOUR - offset, *bounds)
+                totals[attempt, hour, segment.leaf] += until - at
                 at = until
-        for (attempt, hour, leaf), ns in sorted(found.items()):
+        for (attempt, hour, leaf), ns in sorted(totals.items()):
             yield attempt, utc_datetime(hour * 3600), leaf, ns / NS
 
     def _key(self, attempt: int) -> Row:
@@ -119,28 +119,32 @@ class _Run:
         start, end = self.ledger.windows[attempt]
         return (end - start) / NS
 
-    def _recovery(self, *, begun: int | None = None, ended: int | None = None) -> float | None:
+    def _recovery(
+        self, *, interrupted: int | None = None, resumed: int | None = None
+    ) -> float | None:
         """Of the interruption that an attempt begun or ended; seconds."""
-        known = self.ledger.recoveries
-        return next((r.ns / NS for r in known if r.attempt == begun or r.until == ended), None)
+        recoveries = self.ledger.recoveries
+        return next(
+            (r.ns / NS for r in recoveries if r.attempt == interrupted or r.until == resumed), None
+        )
 
     # -- one table each -----------------------------------------------------------------------
 
     def _run(self, job: str | None, labels: Mapping[str, str]) -> Row:
         ledger, facts = self.ledger, self.ledger.facts
-        known = facts.get("labels")
-        told = redact.data({**(known if isinstance(known, dict) else {}), **labels})
+        recorded = facts.get("labels")
+        labels_of_run = redact.data({**(recorded if isinstance(recorded, dict) else {}), **labels})
         versions = facts.get("versions")
         versions = versions if isinstance(versions, dict) else {}
         return {
             "run_id": self.id,
             "run": ledger.run,
             "job": job,
-            **{column.name: _text(told.get(column.name)) for column in LABELS},
+            **{column.name: _text(labels_of_run.get(column.name)) for column in LABELS},
             "user": _text(facts.get("user")),
             **{name: _text(versions.get(name)) for name in ("torch", "python", "headway")},
             "command": shlex.join(redact.words(ledger.command)) or None,
-            "labels": json.dumps(told, sort_keys=True),
+            "labels": json.dumps(labels_of_run, sort_keys=True),
             "started_at": self._at(0),
             "ended_at": self._at(ledger.wall, end=True),
             "running": ledger.running,
@@ -166,7 +170,7 @@ class _Run:
             "wall_s": self._wall(index),
             "effective_s": self.sums[index, EFFECTIVE],
             "lost_s": self.sums[index, LOST],
-            "time_to_recover_s": self._recovery(ended=index),
+            "time_to_recover_s": self._recovery(resumed=index),
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
             "resumed_from": attempt.resumed_from,
@@ -201,7 +205,7 @@ class _Run:
                 "decision": failure.decision and redact.text(failure.decision),
                 "accelerators": self.accelerators[index],
                 "lost_s": self.sums[index, LOST],
-                "time_to_recover_s": self._recovery(begun=index),
+                "time_to_recover_s": self._recovery(interrupted=index),
             }
 
     def _root(self, attempt: int) -> str | None:
@@ -209,25 +213,30 @@ class _Run:
         for failure in self.ledger.failures:
             if failure.attempt == attempt:
                 hosts = {rank.rank: rank.host_of.get(attempt) for rank in self.ledger.ranks}
-                there = hosts.get(failure.root_rank) if failure.root_rank is not None else None
-                return failure.node or there
+                root_host = hosts.get(failure.root_rank) if failure.root_rank is not None else None
+                return failure.node or root_host
         return None
 
     def _checkpoints(self) -> Iterator[Row]:
-        told = {one.attempt for one in self.ledger.saved}  # by a Checkpointer, which knows more
-        for one in self.ledger.saved:
-            yield self._key(one.attempt) | {
-                "at": self._at(one.at),
-                "step": one.step,
-                "level": one.level,
-                "blocked_s": one.blocked / NS,
-                "slower_s": one.slower / NS,
-                "durable_s": one.durable / NS,
-                "bytes": one.size or None,
-                "error": redact.text(one.error) or None,
-                "accelerators": self.accelerators[one.attempt],
+        # A Checkpointer records more than the saves that the probe recognizes.
+        attempts_with_saves = {outcome.attempt for outcome in self.ledger.saved}
+        for outcome in self.ledger.saved:
+            yield self._key(outcome.attempt) | {
+                "at": self._at(outcome.at),
+                "step": outcome.step,
+                "level": outcome.level,
+                "blocked_s": outcome.blocked / NS,
+                "slower_s": outcome.slower / NS,
+                "durable_s": outcome.durable / NS,
+                "bytes": outcome.size or None,
+                "error": redact.text(outcome.error) or None,
+                "accelerators": self.accelerators[outcome.attempt],
             }
-        for save in merge_files(one for one in self.ledger.checkpoints if one.attempt not in told):
+        for save in merge_files(
+            checkpoint
+            for checkpoint in self.ledger.checkpoints
+            if checkpoint.attempt not in attempts_with_saves
+        ):
             yield self._key(save.attempt) | {
                 "at": self._at(save.at),
                 "step": save.step,
@@ -238,23 +247,29 @@ class _Run:
             }
 
     def _compiles(self) -> Iterator[Row]:
-        alike: dict[tuple[int, str, str, bool, bool], list[Compile]] = defaultdict(list)
-        for one in self.ledger.compiles:
-            key = (one.attempt, one.where, one.reason, one.recompile, one.cached)
-            alike[key].append(one)
-        for (attempt, where, reason, recompile, cached), found in sorted(alike.items()):
-            took: dict[int, int] = defaultdict(int)
-            for one in found:
-                took[one.rank] += one.ns
+        groups: dict[tuple[int, str, str, bool, bool], list[Compile]] = defaultdict(list)
+        for compile_ in self.ledger.compiles:
+            key = (
+                compile_.attempt,
+                compile_.where,
+                compile_.reason,
+                compile_.recompile,
+                compile_.cached,
+            )
+            groups[key].append(compile_)
+        for (attempt, where, reason, recompile, cached), compiles in sorted(groups.items()):
+            by_rank: dict[int, int] = defaultdict(int)
+            for compile_ in compiles:
+                by_rank[compile_.rank] += compile_.ns
             yield self._key(attempt) | {
-                "at": self._at(min(one.start for one in found)),
+                "at": self._at(min(compile_.start for compile_ in compiles)),
                 "place": where,
                 "reason": reason or None,
                 "recompile": recompile,
                 "cached": cached,
-                "ranks": len(took),
-                "times": len(found),
-                "seconds": max(took.values()) / NS,
+                "ranks": len(by_rank),
+                "times": len(compiles),
+                "seconds": max(by_rank.values()) / NS,
                 "accelerators": self.accelerators[attempt],
             }
 
@@ -268,13 +283,13 @@ class _Run:
                 ranks[key].add(row["rank"])
                 total[key] += row["seconds"]
                 effective[key] += row["seconds"] if row["leaf"] == EFFECTIVE else 0.0
-        for (attempt, host), there in sorted(ranks.items()):
-            lived = self.ledger.attempts[attempt]
+        for (attempt, host), ranks_of_host in sorted(ranks.items()):
+            record = self.ledger.attempts[attempt]
             yield self._key(attempt) | {
                 "host": host,
-                "started_at": self._at(lived.start),
-                "ended_at": self._at(lived.end, end=True),
-                "accelerators": len(there),
+                "started_at": self._at(record.start),
+                "ended_at": self._at(record.end, end=True),
+                "accelerators": len(ranks_of_host),
                 "wall_s": self._wall(attempt),
                 "accelerator_s": total[attempt, host],
                 "effective_s": effective[attempt, host],

@@ -26,12 +26,12 @@ LEDGER_TABLES = ("runs", "attempts", "hours", "failures", "checkpoints", "compil
 def ledger_from_rows(run: StoreRow, rows: Mapping[str, Sequence[StoreRow]]) -> Ledger:
     """Of one run; `rows` are those of each table that are its own."""
     rows = _renumber_attempts(rows)
-    lived = rows["attempts"]
-    segments, ends = _segments(lived, rows["hours"])
-    began = run["started_at"]
-    starts = _starts(run, lived, ends)
+    attempts = rows["attempts"]
+    segments, ends = _segments(attempts, rows["hours"])
+    started_at = run["started_at"]
+    starts = _starts(run, attempts, ends)
     saves = tuple(_checkpoints(rows["checkpoints"], starts))
-    count, between = checkpoints.count_saves(saves)
+    count, interval = checkpoints.count_saves(saves)
     saved = tuple(_checkpointer_saves(rows["checkpoints"], starts))
     failures = tuple(_failures(rows["failures"], starts))
     wall = segments[-1].end if segments else 0
@@ -42,22 +42,22 @@ def ledger_from_rows(run: StoreRow, rows: Mapping[str, Sequence[StoreRow]]) -> L
         buckets=ledger_segments.time_by_bucket(segments),
         ranks=(),
         steps=run["steps"] or 0,
-        attempts=tuple(_attempts(lived, ends)),
+        attempts=tuple(_attempts(attempts, ends)),
         failures=failures,
         time_to_start=_ns(run["time_to_start_s"]),
         time_to_recover=tuple(
-            ns for row in lived if (ns := _ns(row["time_to_recover_s"])) is not None
+            ns for row in attempts if (ns := _ns(row["time_to_recover_s"])) is not None
         ),
         hidden={},
         queue_capacity=_ns(run["queue_capacity_s"]),
         checkpoints=saves,
         saves=count,
-        save_interval=between,
+        save_interval=interval,
         recommended_interval=checkpoints.recommended_interval(saved, saves, failures, wall),
         compiles=tuple(_compiles(rows["compiles"], starts)),
         gaps=(),
         notes=(),
-        started_at=round((began - datetime(1970, 1, 1)).total_seconds() * NS),
+        started_at=round((started_at - datetime(1970, 1, 1)).total_seconds() * NS),
         running=run["running"],
         command=_split_command(run["command"] or ""),
         exit_code=run["exit_code"],
@@ -90,7 +90,7 @@ def _split_command(command: str) -> tuple[str, ...]:
 
 
 def _segments(
-    lived: Sequence[StoreRow], hours: Iterable[StoreRow]
+    attempts: Sequence[StoreRow], hours: Iterable[StoreRow]
 ) -> tuple[list[Segment], list[int]]:
     """Each attempt's leaves in the order of the vocabulary, and where each attempt ends."""
     sums: dict[tuple[int, str], float] = {}
@@ -100,17 +100,17 @@ def _segments(
     out: list[Segment] = []
     ends = []
     at = 0
-    for row in lived:
+    for row in attempts:
         for leaf in BUCKETS:
-            took = round(sums.get((row["attempt"], leaf), 0.0) * NS)
-            out.append(Segment(at, at + took, leaf))
-            at += took
+            length = round(sums.get((row["attempt"], leaf), 0.0) * NS)
+            out.append(Segment(at, at + length, leaf))
+            at += length
         ends.append(at)
     return ledger_segments.join(out), ends
 
 
-def _attempts(lived: Sequence[StoreRow], ends: Sequence[int]) -> Iterable[Attempt]:
-    for place, (row, end) in enumerate(zip(lived, ends, strict=True)):
+def _attempts(attempts: Sequence[StoreRow], ends: Sequence[int]) -> Iterable[Attempt]:
+    for place, (row, end) in enumerate(zip(attempts, ends, strict=True)):
         yield Attempt(
             index=place,
             start=ends[place - 1] if place else 0,
@@ -189,15 +189,15 @@ def _compiles(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[
         )
 
 
-def _starts(run: StoreRow, lived: Sequence[StoreRow], ends: Sequence[int]) -> list[datetime]:
+def _starts(run: StoreRow, attempts: Sequence[StoreRow], ends: Sequence[int]) -> list[datetime]:
     """For each attempt when the run began, as if no time before it had been left out."""
-    began: datetime = run["started_at"]
+    start: datetime = run["started_at"]
     starts = []
-    for place, (row, end) in enumerate(zip(lived, ends, strict=True)):
-        ended = row["ended_at"] if place + 1 < len(lived) else run["ended_at"]
-        if ended is not None:
-            began = max(began, ended - timedelta(microseconds=end // 1000))
-        starts.append(began)
+    for place, (row, end) in enumerate(zip(attempts, ends, strict=True)):
+        ended_at = row["ended_at"] if place + 1 < len(attempts) else run["ended_at"]
+        if ended_at is not None:
+            start = max(start, ended_at - timedelta(microseconds=end // 1000))
+        starts.append(start)
     return starts
 
 

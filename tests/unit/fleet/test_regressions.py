@@ -128,7 +128,7 @@ def test_the_part_of_a_slice_that_explains_it_is_told() -> None:
         ),
         {"model": np.repeat(list(parts), 800)},
     )
-    (found,) = find([whole], NOW, ScanOptions(like=("model",)))
+    (found,) = find([whole], NOW, ScanOptions(control_fields=("model",)))
     assert found.parts[0].name == ("x",) and {one.name for one in found.parts} == {
         ("x",),
         ("y",),
@@ -156,7 +156,7 @@ def test_more_of_a_slow_model_is_mix_and_no_regression() -> None:
         ),
         {"model": np.repeat(["slow", "fast"], [one.start.size for one in kept])},
     )
-    assert find([whole], NOW, ScanOptions(like=("model",))) == []
+    assert find([whole], NOW, ScanOptions(control_fields=("model",))) == []
     (found,) = find([whole], NOW)
     assert found.bucket == "waste.data_stall" and found.points > 1
 
@@ -168,8 +168,8 @@ def test_too_few_jobs_are_no_series_and_an_empty_fleet_has_no_findings() -> None
 
 def test_a_change_below_the_least_is_not_told() -> None:
     series = moved(jobs("one", 1, 3000), 30 * DAY, 0.8)
-    assert find([series], NOW, ScanOptions(points=2.0)) == []
-    assert find([series], NOW, ScanOptions(points=0.3))
+    assert find([series], NOW, ScanOptions(min_change=2.0)) == []
+    assert find([series], NOW, ScanOptions(min_change=0.3))
 
 
 def test_the_last_slot_ends_now() -> None:

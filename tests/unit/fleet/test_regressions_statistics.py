@@ -250,9 +250,9 @@ def test_false_alarms_are_as_rare_as_promised() -> None:
     random = np.random.default_rng(7)
     runs = []
     for _ in range(300):
-        one, seen = EDetector(0.9, patience=40), 0
+        one, seen = EDetector(0.9, average_run_length=40), 0
         while seen < 4000 and not one.alarmed:
-            one.saw(float(random.random() < 0.9))
+            one.update(float(random.random() < 0.9))
             seen += 1
         runs.append(seen)
     assert np.mean(runs) >= 40
@@ -265,16 +265,16 @@ def test_a_job_that_falls_is_noticed_and_one_that_does_not_is_not() -> None:
     steady, falling = EDetector(0.9, waiting), EDetector(0.9, waiting)
     for hour in range(500):
         noise = random.normal(0, 0.02)
-        assert not steady.saw(0.93 + noise)
-        falling.saw((0.93 if hour < 400 else 0.75) + noise)
+        assert not steady.update(0.93 + noise)
+        falling.update((0.93 if hour < 400 else 0.75) + noise)
         assert falling.alarmed == (hour >= 400 and falling.alarmed)
     assert falling.alarmed
 
 
 def test_a_share_above_all_that_is_possible_harms_nothing() -> None:
-    one = EDetector(1.0, patience=10)
-    assert not any(one.saw(value) for value in (2.0, 1.0, 1.0))
-    assert min(one.stakes) >= 0
+    one = EDetector(1.0, average_run_length=10)
+    assert not any(one.update(value) for value in (2.0, 1.0, 1.0))
+    assert min(one.wealths) >= 0
 
 
 @pytest.mark.parametrize(("expected", "waiting"), [(0.0, 10), (1.1, 10), (0.5, 0)])

@@ -155,7 +155,7 @@ class Measurement:
         # Whole days: rules that mean the same share one look.
         begin = (self._now - rule.history) // (24 * HOUR) * (24 * HOUR)
         filter_ = Filter(rule.by, utc_datetime(begin), None, rule.where)
-        options = ScanOptions(level=rule.fdr, points=rule.min_change)
+        options = ScanOptions(fdr=rule.fdr, min_change=rule.min_change)
         result: ScanResult = self._cached(
             (filter_, options), lambda: scan(self._store, filter_, options, lambda done, of: None)
         )

@@ -71,8 +71,8 @@ def _shares(weight: Values) -> Values:
 
 
 def _means(sums: Values, weight: Values) -> Values:
-    held = np.where(weight == 0, 1, weight)
-    return np.asarray(sums / held[:, None])
+    divisor = np.where(weight == 0, 1, weight)
+    return np.asarray(sums / divisor[:, None])
 
 
 DAYS = 86400.0
@@ -98,39 +98,41 @@ def field_shifts(
     fields: dict[str, NDArray[Any]], start: Floats, weights: Floats, points: Floats, at: float
 ) -> list[FieldShift]:
     """The fields that changed at `at`, the one that moved most first; `points`: of the bucket."""
-    found = []
+    shifts = []
     for name, values in fields.items():
-        words, codes = np.unique(values.astype(str), return_inverse=True)
-        one = (
-            _field_shift(name, words, codes, start, weights, points, at) if words.size > 1 else None
+        labels, codes = np.unique(values.astype(str), return_inverse=True)
+        shift = (
+            _field_shift(name, labels, codes, start, weights, points, at)
+            if labels.size > 1
+            else None
         )
-        if one:
-            found.append(one)
-    return sorted(found, key=lambda one: (one.usual - one.moved, one.field))
+        if shift:
+            shifts.append(shift)
+    return sorted(shifts, key=lambda shift: (shift.usual - shift.moved, shift.field))
 
 
 def _field_shift(
     name: str,
-    words: NDArray[np.str_],
+    labels: NDArray[np.str_],
     codes: Ints,
     start: Floats,
     weights: Floats,
     points: Floats,
     at: float,
 ) -> FieldShift | None:
-    sides = _sides(codes, words.size, start, weights, at)
+    sides = _sides(codes, labels.size, start, weights, at)
     if sides is None:
         return None
     before, after = sides
     moved = float(np.abs(after - before).sum() / 2)
-    others = _placebos(codes, words.size, start, weights, at)
-    usual = float(np.mean(others)) if others else 0.0
+    placebos = _placebos(codes, labels.size, start, weights, at)
+    usual = float(np.mean(placebos)) if placebos else 0.0
     if moved < usual + UNUSUAL:
         return None
     old, new = int(before.argmax()), int((after - before).argmax())
     return FieldShift(
-        name, str(words[old]), str(words[new]), moved, usual,
-        _explained_share(codes, words.size, start, weights, points, at),
+        name, str(labels[old]), str(labels[new]), moved, usual,
+        _explained_share(codes, labels.size, start, weights, points, at),
     )  # fmt: skip
 
 

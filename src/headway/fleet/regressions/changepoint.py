@@ -44,22 +44,22 @@ class Deviations:
             parts[:, channel] = (below - per_slot[:, None] * shares) * np.sqrt(2 * gaps / total)
         return cls(parts, per_slot)
 
-    def distances(self, least: int) -> Floats:
+    def distances(self, min_slots: int) -> Floats:
         """The statistic of each channel at each split of the slots as they are.
 
         Row i is the split before slot `least + i`; `least` slots at least lie on either side.
         """
         order = np.arange(self.weights.size)[None]
-        return np.array([found[0] for found in self._walk(order, least)])
+        return np.array([row[0] for row in self._walk(order, min_slots)])
 
-    def peaks(self, orders: Ints, least: int) -> Floats:
+    def peaks(self, orders: Ints, min_slots: int) -> Floats:
         """The best of each channel over all splits, for each of many orders of the slots."""
         best = np.zeros((len(orders), self.parts.shape[1]), dtype=np.float32)
-        for found in self._walk(orders, least):
-            np.maximum(best, found, out=best)
+        for row in self._walk(orders, min_slots):
+            np.maximum(best, row, out=best)
         return best.astype(np.float64)
 
-    def _walk(self, orders: Ints, least: int) -> Iterator[Singles]:
+    def _walk(self, orders: Ints, min_slots: int) -> Iterator[Singles]:
         """Slot by slot, through all orders at once: orders x channels at each split."""
         slots, channels, cells = self.parts.shape
         rows = self.parts.reshape(slots, channels * cells)
@@ -69,24 +69,24 @@ class Deviations:
         factor = np.divide(1.0, balance, out=np.zeros_like(balance), where=balance > 0)
         factors = factor.astype(np.float32).T[:, :, None].copy()
         summed = np.zeros((len(orders), channels * cells), dtype=np.float32)
-        each = summed.reshape(-1, channels, cells)
-        for slot in range(slots - least):
+        by_channel = summed.reshape(-1, channels, cells)
+        for slot in range(slots - min_slots):
             summed += rows[orders[:, slot]]
-            if slot >= least - 1:
-                yield np.einsum("pck,pck->pc", each, each) * factors[slot]
+            if slot >= min_slots - 1:
+                yield np.einsum("pck,pck->pc", by_channel, by_channel) * factors[slot]
 
 
 def _cells(values: Floats, weights: Floats) -> tuple[Ints, Floats]:
     """The cell of each value, and how far each cell's mean is from the next one's."""
     # Equal values share a cell, or their order in time would be taken for a difference.
     levels, level = np.unique(values, return_inverse=True)
-    each = np.bincount(level, weights, levels.size)
-    middle = np.cumsum(each) - each / 2
+    weight_of_level = np.bincount(level, weights, levels.size)
+    middle = np.cumsum(weight_of_level) - weight_of_level / 2
     cells = np.minimum(middle / weights.sum() * CELLS, CELLS - 1).astype(np.int64)[level]
-    held = np.bincount(cells, weights, CELLS)
+    weight_of_cell = np.bincount(cells, weights, CELLS)
     sums = np.bincount(cells, weights * values, CELLS)
-    filled = np.flatnonzero(held)
-    means = np.interp(np.arange(CELLS), filled, sums[filled] / held[filled])
+    non_empty = np.flatnonzero(weight_of_cell)
+    means = np.interp(np.arange(CELLS), non_empty, sums[non_empty] / weight_of_cell[non_empty])
     return cells, np.maximum(np.diff(means), 0.0)
 
 
@@ -110,34 +110,34 @@ class Split:
 
 
 def best_split(
-    deviations: Deviations, least: int, seed: int, shuffles: int = SHUFFLES
+    deviations: Deviations, min_slots: int, seed: int, shuffles: int = SHUFFLES
 ) -> Split | None:
     """The split that stands out most, or None if the series is too short for one."""
     slots = deviations.weights.size
-    if slots < 2 * least or deviations.weights.sum() <= 0:
+    if slots < 2 * min_slots or deviations.weights.sum() <= 0:
         return None
     random = np.random.default_rng(seed)
-    seen = deviations.distances(least)
-    peaks = seen.max(axis=0)[None]
-    for total, promising in (*EARLY_STOPS, (shuffles, 1.0)):
-        more = _shuffled_peaks(deviations, least, random, min(total, shuffles) + 1 - len(peaks))
+    distances = deviations.distances(min_slots)
+    peaks = distances.max(axis=0)[None]
+    for total, max_p in (*EARLY_STOPS, (shuffles, 1.0)):
+        more = _shuffled_peaks(deviations, min_slots, random, min(total, shuffles) + 1 - len(peaks))
         peaks = np.vstack([peaks, *more])
         p, scores = _judge(peaks)
-        if p > promising:
+        if p > max_p:
             break
     channel = int(scores.argmax())
-    return Split(int(seen[:, channel].argmax()) + least, channel, p, scores)
+    return Split(int(distances[:, channel].argmax()) + min_slots, channel, p, scores)
 
 
 def _shuffled_peaks(
-    deviations: Deviations, least: int, random: np.random.Generator, times: int
+    deviations: Deviations, min_slots: int, random: np.random.Generator, times: int
 ) -> list[Floats]:
     slots = np.arange(deviations.weights.size)
-    found = []
+    peaks = []
     for begin in range(0, times, BATCH):
         orders = np.tile(slots, (min(BATCH, times - begin), 1))
-        found.append(deviations.peaks(random.permuted(orders, axis=1), least))
-    return found
+        peaks.append(deviations.peaks(random.permuted(orders, axis=1), min_slots))
+    return peaks
 
 
 def _judge(peaks: Floats) -> tuple[float, Floats]:

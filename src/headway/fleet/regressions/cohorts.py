@@ -49,32 +49,34 @@ class Series:
         wall = self.wall[:, None]
         return np.divide(100 * self.seconds, wall, out=np.zeros_like(self.seconds), where=wall > 0)
 
-    def where(self, chosen: NDArray[Any]) -> Series:
+    def where(self, index: NDArray[Any]) -> Series:
         """The jobs that a mask or an index chooses."""
         return replace(
             self,
-            start=self.start[chosen],
-            accelerators=self.accelerators[chosen],
-            seconds=self.seconds[chosen],
-            running=self.running[chosen],
-            fields={name: values[chosen] for name, values in self.fields.items()},
+            start=self.start[index],
+            accelerators=self.accelerators[index],
+            seconds=self.seconds[index],
+            running=self.running[index],
+            fields={name: values[index] for name, values in self.fields.items()},
         )
 
 
-def cap_weights(weights: Floats, most: float = MAX_WEIGHT_SHARE) -> Floats:
+def cap_weights(weights: Floats, max_share: float = MAX_WEIGHT_SHARE) -> Floats:
     """The weights, with none above `most` of their sum: one giant job is no trend."""
-    if weights.size * most <= 1:
+    if weights.size * max_share <= 1:
         return np.ones_like(weights)
     ordered = np.sort(weights)[::-1]
     below = np.append(np.cumsum(ordered[:0:-1])[::-1], 0.0)  # a heavy one hides light ones
     # With the k heaviest at the cap c: c = most * (rest + k * c).
     k = np.arange(1, weights.size + 1)
-    room = 1 - most * k
-    cap = np.divide(most * below, room, out=np.full(weights.size, np.inf), where=room > 0)
-    if ordered[0] <= most * weights.sum():
+    remainder = 1 - max_share * k
+    cap = np.divide(
+        max_share * below, remainder, out=np.full(weights.size, np.inf), where=remainder > 0
+    )
+    if ordered[0] <= max_share * weights.sum():
         return weights
-    following = np.append(ordered[1:], 0.0)
-    fits = np.flatnonzero((cap >= following) & np.isfinite(cap))
+    next_weights = np.append(ordered[1:], 0.0)
+    fits = np.flatnonzero((cap >= next_weights) & np.isfinite(cap))
     return np.minimum(weights, cap[fits[0]]) if fits.size else np.ones_like(weights)
 
 
@@ -83,26 +85,28 @@ def duration_bins(wall: Floats, weights: Floats, classes: int = DURATION_BINS) -
     # Jobs that ran as long as each other share a class, or classes would be stretches of time.
     # A wall time is a sum over buckets: below a millisecond it is rounding.
     levels, level = np.unique(wall.round(3), return_inverse=True)
-    each = np.bincount(level, weights, levels.size)
-    middle = np.cumsum(each) - each / 2
-    found = np.minimum(middle / weights.sum() * classes, classes - 1).astype(np.int64)
-    return np.asarray(found[level])
+    weight_of_level = np.bincount(level, weights, levels.size)
+    middle = np.cumsum(weight_of_level) - weight_of_level / 2
+    bins = np.minimum(middle / weights.sum() * classes, classes - 1).astype(np.int64)
+    return np.asarray(bins[level])
 
 
 def standardize_within_cohort(values: Floats, weights: Floats, classes: Ints) -> Floats:
     """Each value less the weighted mean of its class, in units of the class's mean deviation."""
     count = int(classes.max()) + 1 if classes.size else 0
     total = np.bincount(classes, weights, count).astype(np.float64)
-    found = np.empty_like(values)
+    result = np.empty_like(values)
     for column in range(values.shape[1]):
         mean = _means(values[:, column], weights, classes, total)
-        apart = np.asarray(values[:, column] - mean[classes], dtype=np.float64)
-        spread = _means(np.abs(apart), weights, classes, total)
+        deviation = np.asarray(values[:, column] - mean[classes], dtype=np.float64)
+        spread = _means(np.abs(deviation), weights, classes, total)
         # A class in which a bucket hardly ever moves must not shout over all others.
         floor = MIN_SPREAD * float(np.average(spread, weights=total)) if count else 0.0
         units = np.maximum(spread, floor)[classes]
-        found[:, column] = np.divide(apart, units, out=np.zeros_like(apart), where=units > 0)
-    return found
+        result[:, column] = np.divide(
+            deviation, units, out=np.zeros_like(deviation), where=units > 0
+        )
+    return result
 
 
 def _means(values: Floats, weights: Floats, classes: Ints, total: Floats) -> Floats:

@@ -28,9 +28,9 @@ class EDetector:
     """The stake against one running job; `saw` takes an observation and says whether to alarm."""
 
     expected: float  # the least share that is no alarm
-    patience: float  # observations to a false alarm, on average at least
+    average_run_length: float  # observations to a false alarm, on average at least
     best: float = 1.0
-    stakes: list[float] = field(default_factory=lambda: [0.0] * len(BETS))
+    wealths: list[float] = field(default_factory=lambda: [0.0] * len(BETS))
     alarmed: bool = False
 
     def __post_init__(self) -> None:
@@ -44,37 +44,37 @@ class EDetector:
                 f"the best share is from {self.expected} to 1, not {self.best!r}",
                 code="value-out-of-range",
             )
-        if not self.patience >= 1:
+        if not self.average_run_length >= 1:
             raise UsageError(
-                f"a patience is at least 1 observation, not {self.patience!r}",
+                f"a patience is at least 1 observation, not {self.average_run_length!r}",
                 code="value-out-of-range",
             )
 
     @property
-    def stake(self) -> float:
+    def wealth(self) -> float:
         """The mean over the bets; an alarm when it reaches the patience."""
-        return sum(self.stakes) / len(self.stakes)
+        return sum(self.wealths) / len(self.wealths)
 
-    def saw(self, share: float) -> bool:
+    def update(self, share: float) -> bool:
         """Take one window's effective share; True from the alarm on."""
         share = min(self.best, max(0.0, share))
         # At the worst, the best share, a bet may lose its stake and no more.
-        most = 1 / max(self.best - self.expected, MIN_GAP)
-        self.stakes = [
-            (stake + 1) * max(0.0, 1 + bet * most * (self.expected - share))
-            for stake, bet in zip(self.stakes, BETS, strict=True)
+        max_bet = 1 / max(self.best - self.expected, MIN_GAP)
+        self.wealths = [
+            (wealth + 1) * max(0.0, 1 + bet * max_bet * (self.expected - share))
+            for wealth, bet in zip(self.wealths, BETS, strict=True)
         ]
-        self.alarmed = self.alarmed or self.stake >= self.patience
+        self.alarmed = self.alarmed or self.wealth >= self.average_run_length
         return self.alarmed
 
 
-def baseline(first: Sequence[float], least_fall: float) -> tuple[float, float]:
+def baseline(first: Sequence[float], min_drop: float) -> tuple[float, float]:
     """What a job's first observations let one expect of it, and the best of them.
 
     A fall by less than `least_fall` is none, and neither is one that the mean's error explains.
     """
     error = BASELINE_ERRORS * stdev(first) / sqrt(len(first))
-    return fmean(first) - max(least_fall, error), max(first)
+    return fmean(first) - max(min_drop, error), max(first)
 
 
 def average_run_length(jobs: int, each_per_week: float, alarms_a_week: float = 1.0) -> float:

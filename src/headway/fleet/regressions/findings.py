@@ -40,12 +40,12 @@ MAX_DEPTH = 6  # halvings; no history has more breaks worth telling
 class ScanOptions:
     """What counts as a finding."""
 
-    level: float = FDR
-    points: float = MIN_CHANGE
-    slot: float = SLOT_S
+    fdr: float = FDR
+    min_change: float = MIN_CHANGE
+    slot_s: float = SLOT_S
     shuffles: int = SHUFFLES
     dependent: bool = False
-    like: tuple[str, ...] = ()  # fields by which jobs are compared with their like, besides length
+    control_fields: tuple[str, ...] = ()  # jobs are compared within equal values of these
 
 
 @dataclass(frozen=True)
@@ -100,33 +100,33 @@ def find(
     series: Sequence[Series],
     now: float,
     options: ScanOptions | None = None,
-    tell: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[Finding]:
     """The findings of all slices, the newest first; `tell` hears how many slices are done."""
     options = options or ScanOptions()
     first: list[_ChangePoint | None] = []
-    for number, one in enumerate(series):
-        first.append(_best_change_point(one, now, options, None))
-        tell(number + 1)
-    tested = [i for i, found in enumerate(first) if found is not None]
+    for number, current in enumerate(series):
+        first.append(_best_change_point(current, now, options, None))
+        progress(number + 1)
+    tested = [i for i, change_point in enumerate(first) if change_point is not None]
     levels = benjamini_hochberg(np.array([_p_value(first[i]) for i in tested]), options.dependent)
-    accepted = {i: float(level) for i, level in zip(tested, levels, strict=True)}
-    believed = [i for i in tested if accepted[i] <= options.level]
-    limit = max((_p_value(first[i]) for i in believed), default=0.0)
+    levels_by_slice = {i: float(level) for i, level in zip(tested, levels, strict=True)}
+    accepted = [i for i in tested if levels_by_slice[i] <= options.fdr]
+    limit = max((_p_value(first[i]) for i in accepted), default=0.0)
     findings: list[Finding] = []
-    for i in believed:
-        top = first[i]
-        assert top is not None
+    for i in accepted:
+        best = first[i]
+        assert best is not None
         breaks = sorted(
-            _further_change_points(series[i], now, options, top, limit), key=lambda b: b.split.at
+            _further_change_points(series[i], now, options, best, limit), key=lambda b: b.split.at
         )
-        findings += _to_findings(series[i], now, options, breaks, accepted[i])
-    kept = [one for one in findings if abs(one.points) >= options.points]
-    return sorted(kept, key=lambda one: -one.at)
+        findings += _to_findings(series[i], now, options, breaks, levels_by_slice[i])
+    reported = [finding for finding in findings if abs(finding.points) >= options.min_change]
+    return sorted(reported, key=lambda finding: -finding.at)
 
 
-def _p_value(found: _ChangePoint | None) -> float:
-    return found.split.p if found else 1.0
+def _p_value(change_point: _ChangePoint | None) -> float:
+    return change_point.split.p if change_point else 1.0
 
 
 def slots(start: NDArray[np.float64], now: float, slot: float) -> tuple[Ints, int]:
@@ -140,20 +140,20 @@ def _best_change_point(
     series: Series, now: float, options: ScanOptions, between: tuple[int, int] | None
 ) -> _ChangePoint | None:
     """The best split of a series, or of what lies between two slots."""
-    where, count = slots(series.start, now, options.slot)
+    slot_of, count = slots(series.start, now, options.slot_s)
     low, high = between or (0, count)
-    inside = (where >= low) & (where < high) & (series.hours > 0)
-    if inside.sum() < MIN_JOBS or high - low < 2 * MIN_SLOTS:
+    selected = (slot_of >= low) & (slot_of < high) & (series.hours > 0)
+    if selected.sum() < MIN_JOBS or high - low < 2 * MIN_SLOTS:
         return None
-    jobs = series.where(inside)
+    jobs = series.where(selected)
     weights, points = cap_weights(jobs.hours), jobs.points
     shares = weights @ points / weights.sum()
-    kept = (shares >= MIN_SHARE) | (np.array(jobs.buckets) == EFFECTIVE)
-    channels = np.flatnonzero(kept)
+    is_tested = (shares >= MIN_SHARE) | (np.array(jobs.buckets) == EFFECTIVE)
+    channels = np.flatnonzero(is_tested)
     values = standardize_within_cohort(
         points[:, channels], weights, _classes(jobs, weights, options)
     )
-    deviations = Deviations.of(values, weights, where[inside] - low, high - low)
+    deviations = Deviations.of(values, weights, slot_of[selected] - low, high - low)
     name = zlib.crc32("/".join(series.slice).encode()) + low * 7919 + high
     split = best_split(deviations, MIN_SLOTS, name, shuffles=options.shuffles)
     if split is None:
@@ -164,36 +164,36 @@ def _best_change_point(
 
 def _classes(jobs: Series, weights: NDArray[np.float64], options: ScanOptions) -> Ints:
     """Jobs of the same length, and of the same values of the fields that are held equal."""
-    names, alike = _control_groups(jobs, options)
-    both = duration_bins(jobs.wall, weights) * len(names) + alike
-    return np.asarray(np.unique(both, return_inverse=True)[1]).reshape(-1)
+    names, control_group = _control_groups(jobs, options)
+    combined = duration_bins(jobs.wall, weights) * len(names) + control_group
+    return np.asarray(np.unique(combined, return_inverse=True)[1]).reshape(-1)
 
 
 def _control_groups(jobs: Series, options: ScanOptions) -> tuple[list[tuple[str, ...]], Ints]:
     """The values of the fields that are held equal, and which of them each job has."""
-    if not options.like:
+    if not options.control_fields:
         return [()], np.zeros(jobs.start.size, dtype=np.int64)
-    columns = np.stack([jobs.fields[name].astype(str) for name in options.like], axis=1)
-    names, codes = np.unique(columns, axis=0, return_inverse=True)
-    return [tuple(map(str, name)) for name in names], codes.reshape(-1)
+    columns = np.stack([jobs.fields[name].astype(str) for name in options.control_fields], axis=1)
+    names, group_of = np.unique(columns, axis=0, return_inverse=True)
+    return [tuple(map(str, name)) for name in names], group_of.reshape(-1)
 
 
 def _further_change_points(
     series: Series,
     now: float,
     options: ScanOptions,
-    found: _ChangePoint,
+    change_point: _ChangePoint,
     limit: float,
     depth: int = 1,
 ) -> list[_ChangePoint]:
     """A break, and those of the two sides that are as sure."""
-    breaks = [found]
+    breaks = [change_point]
     if depth < MAX_DEPTH:
-        at = found.split.at
-        for between in ((found.low, at), (at, found.high)):
-            one = _best_change_point(series, now, options, between)
-            if one is not None and one.split.p <= limit:
-                breaks += _further_change_points(series, now, options, one, limit, depth + 1)
+        at = change_point.split.at
+        for between in ((change_point.low, at), (at, change_point.high)):
+            further = _best_change_point(series, now, options, between)
+            if further is not None and further.split.p <= limit:
+                breaks += _further_change_points(series, now, options, further, limit, depth + 1)
     return breaks
 
 
@@ -201,20 +201,20 @@ def _to_findings(
     series: Series, now: float, options: ScanOptions, breaks: list[_ChangePoint], level: float
 ) -> list[Finding]:
     """Each break beside the stretch before it and the one after it."""
-    _, count = slots(series.start, now, options.slot)
-    edges = [0, *(one.split.at for one in breaks), count]
-    begin = now - count * options.slot
-    times = [begin + edge * options.slot for edge in edges]
+    _, count = slots(series.start, now, options.slot_s)
+    edges = [0, *(change_point.split.at for change_point in breaks), count]
+    begin = now - count * options.slot_s
+    times = [begin + edge * options.slot_s for edge in edges]
     return [
-        _finding(series, options, one, level, (times[i], times[i + 1], times[i + 2]))
-        for i, one in enumerate(breaks)
+        _finding(series, options, change_point, level, (times[i], times[i + 1], times[i + 2]))
+        for i, change_point in enumerate(breaks)
     ]
 
 
 def _finding(
     series: Series,
     options: ScanOptions,
-    found: _ChangePoint,
+    change_point: _ChangePoint,
     level: float,
     times: tuple[float, float, float],
 ) -> Finding:
@@ -229,7 +229,7 @@ def _finding(
         *by_cell(cells[after], count, weights[after], points[after]),
     )
     within = dict(zip(jobs.buckets, map(float, parts.within.sum(axis=0)), strict=True))
-    bucket = _bucket(jobs.buckets, found)
+    bucket = _bucket(jobs.buckets, change_point)
     trained = jobs.buckets.index(EFFECTIVE)
     column = points[:, jobs.buckets.index(bucket)]
     return Finding(
@@ -246,7 +246,7 @@ def _finding(
         buckets={leaf: change for leaf, change in within.items() if change},
         parts=_contributions(jobs, options, cells, parts.mix[:, trained], parts.within[:, trained]),
         hours=float(weights[after].sum()),
-        p=found.split.p,
+        p=change_point.split.p,
         level=level,
         fields=tuple(field_shifts(jobs.fields, jobs.start, cap_weights(weights), column, at)),
     )
@@ -255,21 +255,24 @@ def _finding(
 def _contributions(
     jobs: Series, options: ScanOptions, cells: Ints, mix: Values, within: Values
 ) -> tuple[Contribution, ...]:
-    names, alike = _control_groups(jobs, options)
-    _, first = np.unique(cells, return_index=True)
-    sums = [np.bincount(alike[first], part, len(names)) for part in (mix, within)]
-    found = [
+    names, group_of = _control_groups(jobs, options)
+    _, first_rows = np.unique(cells, return_index=True)
+    sums = [np.bincount(group_of[first_rows], values, len(names)) for values in (mix, within)]
+    contributions = [
         Contribution(name, float(sums[0][i]), float(sums[1][i]))
         for i, name in enumerate(names)
         if name
     ]
-    return tuple(sorted(found, key=lambda one: -abs(one.mix + one.within)))
+    return tuple(
+        sorted(contributions, key=lambda contribution: -abs(contribution.mix + contribution.within))
+    )
 
 
-def _bucket(buckets: tuple[str, ...], found: _ChangePoint) -> str:
+def _bucket(buckets: tuple[str, ...], change_point: _ChangePoint) -> str:
     """The bucket that stands out most; training itself only where there is no other."""
     ranked = sorted(
-        zip(found.split.scores, found.channels, strict=True), key=lambda pair: -float(pair[0])
+        zip(change_point.split.scores, change_point.channels, strict=True),
+        key=lambda pair: -float(pair[0]),
     )
     names = [buckets[channel] for _, channel in ranked]
     return next((name for name in names if name != EFFECTIVE), EFFECTIVE)

@@ -28,9 +28,9 @@ def benjamini_hochberg(p: Floats, dependent: bool = False) -> Floats:
     ranks = np.arange(1, count + 1)
     penalty = float((1 / ranks).sum()) if dependent else 1.0
     scaled = p[order] * count * penalty / ranks
-    found = np.empty(count)
-    found[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return found
+    adjusted = np.empty(count)
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return adjusted
 
 
 HOST_FDR = 0.05
@@ -49,7 +49,7 @@ class Lemon:
 
 
 def find_lemons(
-    hosts: list[str], failures: Floats, hours: Floats, level: float = HOST_FDR
+    hosts: list[str], failures: Floats, hours: Floats, fdr: float = HOST_FDR
 ) -> list[Lemon]:
     """The hosts that fail more than their hours explain, the surest first."""
     total, exposure = int(failures.sum()), float(hours.sum())
@@ -58,7 +58,7 @@ def find_lemons(
     shares = hours / exposure
     p = np.array([binomial_tail(int(k), total, e) for k, e in zip(failures, shares, strict=True)])
     levels = benjamini_hochberg(p)
-    found = [
+    lemons = [
         Lemon(
             hosts[i],
             int(failures[i]),
@@ -67,9 +67,9 @@ def find_lemons(
             float(p[i]),
             float(levels[i]),
         )
-        for i in np.flatnonzero(levels <= level)
+        for i in np.flatnonzero(levels <= fdr)
     ]
-    return sorted(found, key=lambda one: (one.p, one.host))
+    return sorted(lemons, key=lambda lemon: (lemon.p, lemon.host))
 
 
 def binomial_tail(k: int, n: int, chance: float) -> float:

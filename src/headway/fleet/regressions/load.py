@@ -53,26 +53,28 @@ class Jobs:
         ]
 
 
-def read_jobs(store: Store, asked: Filter) -> Jobs:
+def read_jobs(store: Store, filter_: Filter) -> Jobs:
     """The jobs that began in that stretch of time, each with its seconds by leaf."""
-    for one in asked.by:
-        if one not in RUN_DIMENSIONS:
+    for name in filter_.by:
+        if name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"regressions cannot be split by {one!r}; they can by {', '.join(RUN_DIMENSIONS)}",
+                f"regressions cannot be split by {name!r}; they can by {', '.join(RUN_DIMENSIONS)}",
                 code="split-unknown",
-                split=one,
+                split=name,
             )
-    told = run_query(store, lambda tables: _runs(tables, asked))
-    spent = run_query(store, lambda tables: _spent(tables, asked), since=asked.since)
-    runs = told.rows
+    runs_result = run_query(store, lambda tables: _runs(tables, filter_))
+    hours_result = run_query(
+        store, lambda tables: _seconds_by_bucket(tables, filter_), since=filter_.since
+    )
+    runs = runs_result.rows
     ids = runs["run_id"].to_numpy(zero_copy_only=False).astype(str)
-    seconds, weighted = _by_run(runs["run_id"], spent.rows)
+    seconds, weighted = _by_run(runs["run_id"], hours_result.rows)
     wall = seconds.sum(axis=1)
     accelerators = np.divide(weighted, wall, out=np.ones_like(wall), where=wall > 0)
-    columns = {name: _text(runs, name) for name in _columns(asked)}
-    fields = {name: columns[name] for name in (*FIELDS, *control_fields(asked))}
+    columns = {name: _text(runs, name) for name in _columns(filter_)}
+    fields = {name: columns[name] for name in (*FIELDS, *control_fields(filter_))}
     start = _epoch(runs, "started_at")
-    ended = _epoch(runs, "ended_at")
+    end = _epoch(runs, "ended_at")
     return Jobs(
         series=Series(
             (),
@@ -83,31 +85,33 @@ def read_jobs(store: Store, asked: Filter) -> Jobs:
             runs["running"].to_numpy(zero_copy_only=False).astype(bool),
             fields,
         ),
-        slices=np.array([columns[name] for name in asked.by]).T.reshape(len(ids), len(asked.by)),
+        slices=np.array([columns[name] for name in filter_.by]).T.reshape(
+            len(ids), len(filter_.by)
+        ),
         run_ids=ids,
-        now=float(ended.max()) if ended.size else 0.0,
-        notes=tuple(dict.fromkeys((*told.notes, *spent.notes))),
+        now=float(end.max()) if end.size else 0.0,
+        notes=tuple(dict.fromkeys((*runs_result.notes, *hours_result.notes))),
     )
 
 
-def control_fields(asked: Filter) -> tuple[str, ...]:
+def control_fields(filter_: Filter) -> tuple[str, ...]:
     """The fields that are held equal inside a slice."""
-    return tuple(name for name in CONTROL_FIELDS if name not in asked.by)
+    return tuple(name for name in CONTROL_FIELDS if name not in filter_.by)
 
 
-def _columns(asked: Filter) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*FIELDS, *CONTROL_FIELDS, *asked.by)))
+def _columns(filter_: Filter) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*FIELDS, *CONTROL_FIELDS, *filter_.by)))
 
 
-def _runs(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
-    rows = filtered(tables, "runs", "started_at", asked)
-    wanted = ("run_id", "started_at", "ended_at", "running", *_columns(asked))
-    return rows.select(*dict.fromkeys(wanted)).order_by(["started_at", "run_id"])
+def _runs(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "runs", "started_at", filter_)
+    columns = ("run_id", "started_at", "ended_at", "running", *_columns(filter_))
+    return rows.select(*dict.fromkeys(columns)).order_by(["started_at", "run_id"])
 
 
-def _spent(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
-    chosen = filtered(tables, "runs", "started_at", asked)
-    rows = tables["hours"].semi_join(chosen, "run_id")
+def _seconds_by_bucket(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
+    runs = filtered(tables, "runs", "started_at", filter_)
+    rows = tables["hours"].semi_join(runs, "run_id")
     return rows.group_by(["run_id", "leaf"]).agg(
         seconds=rows.seconds.sum(), accelerator_s=rows.accelerator_s.sum()
     )
@@ -117,23 +121,27 @@ def _by_run(ids: pyarrow.ChunkedArray, rows: pyarrow.Table) -> tuple[Floats, Flo
     """Seconds by run and leaf, and accelerator-seconds by run."""
     run = _index(rows["run_id"], ids, -1)
     leaf = _index(rows["leaf"], BUCKETS, BUCKETS.index(UNKNOWN))
-    known = run >= 0  # a run that came between the two questions is not told of
-    run, leaf = run[known], leaf[known]
-    seconds = rows["seconds"].to_numpy()[known]
-    weighted = rows["accelerator_s"].to_numpy()[known]
+    is_known = run >= 0  # a run that came between the two questions is not told of
+    run, leaf = run[is_known], leaf[is_known]
+    seconds = rows["seconds"].to_numpy()[is_known]
+    weighted = rows["accelerator_s"].to_numpy()[is_known]
     table = np.bincount(run * len(BUCKETS) + leaf, seconds, len(ids) * len(BUCKETS))
     by_leaf = table.reshape(len(ids), len(BUCKETS)).astype(np.float64)
     return by_leaf, np.bincount(run, weighted, len(ids)).astype(np.float64)
 
 
-def _index(words: pyarrow.ChunkedArray, among: Any, otherwise: int) -> NDArray[np.int64]:
+def _index(values: pyarrow.ChunkedArray, vocabulary: Any, default: int) -> NDArray[np.int64]:
     """Where each word stands among others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = among.combine_chunks() if isinstance(among, pa.ChunkedArray) else pa.array(among)
-    found = pc.fill_null(pc.index_in(words, value_set=values), otherwise)
-    return np.asarray(found.to_numpy(), dtype=np.int64)
+    vocabulary_array = (
+        vocabulary.combine_chunks()
+        if isinstance(vocabulary, pa.ChunkedArray)
+        else pa.array(vocabulary)
+    )
+    indices = pc.fill_null(pc.index_in(values, value_set=vocabulary_array), default)
+    return np.asarray(indices.to_numpy(), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -145,40 +153,44 @@ class Hosts:
     hours: Floats
 
 
-def read_hosts(store: Store, asked: Filter) -> Hosts:
+def read_hosts(store: Store, filter_: Filter) -> Hosts:
     """The hosts of a stretch of time; a run that fails on a host again and again counts once."""
-    used = run_query(store, lambda tables: _used(tables, asked)).rows
-    failed = run_query(store, lambda tables: _failed(tables, asked), since=asked.since).rows
-    counts = dict(zip(failed["host"].to_pylist(), failed["runs"].to_pylist(), strict=True))
-    names = used["host"].to_pylist()
+    used_hosts = run_query(store, lambda tables: _used_hosts(tables, filter_)).rows
+    failed_hosts = run_query(
+        store, lambda tables: _failures_by_host(tables, filter_), since=filter_.since
+    ).rows
+    counts = dict(
+        zip(failed_hosts["host"].to_pylist(), failed_hosts["runs"].to_pylist(), strict=True)
+    )
+    names = used_hosts["host"].to_pylist()
     return Hosts(
         names,
         np.array([counts.get(name, 0) for name in names], dtype=np.float64),
-        used["hours"].to_numpy(),
+        used_hosts["hours"].to_numpy(),
     )
 
 
-def _used(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
-    rows = filtered(tables, "nodes", "started_at", asked)
+def _used_hosts(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "nodes", "started_at", filter_)
     return rows.group_by("host").agg(hours=rows.wall_s.sum() / 3600.0).order_by("host")
 
 
-def _failed(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
-    rows = filtered(tables, "failures", "at", asked)
+def _failures_by_host(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
+    rows = filtered(tables, "failures", "at", filter_)
     rows = rows.filter(rows.host.notnull() & rows.owner.isin(BLAMED_OWNERS))
     return rows.group_by("host").agg(runs=rows.run_id.nunique())
 
 
-def read_shares(store: Store, run_ids: list[str], asked: Filter) -> dict[str, list[float]]:
+def read_shares(store: Store, run_ids: list[str], filter_: Filter) -> dict[str, list[float]]:
     """The share of each hour of these runs that trained, in order; not of that of the start."""
-    rows = run_query(store, lambda tables: _shares(tables, run_ids), since=asked.since).rows
-    found: dict[str, list[float]] = {}
+    rows = run_query(store, lambda tables: _shares(tables, run_ids), since=filter_.since).rows
+    shares: dict[str, list[float]] = {}
     columns = (rows[name].to_pylist() for name in ("run_id", "whole", "trained"))
-    for run, whole, trained in zip(*columns, strict=True):
-        line = found.setdefault(run, [])
-        if whole >= MIN_LOOP_S and (line or trained > 0):
-            line.append(trained / whole)
-    return {run: line[1:] for run, line in found.items()}
+    for run, total, trained in zip(*columns, strict=True):
+        shares_of_run = shares.setdefault(run, [])
+        if total >= MIN_LOOP_S and (shares_of_run or trained > 0):
+            shares_of_run.append(trained / total)
+    return {run: shares_of_run[1:] for run, shares_of_run in shares.items()}
 
 
 def _shares(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
@@ -186,27 +198,27 @@ def _shares(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
     loop = [leaf for leaf in BUCKETS if in_loop(leaf)]
     rows = rows.filter(rows.run_id.isin(run_ids) & rows.leaf.isin(loop))
     trained = rows.leaf.isin([leaf for leaf in BUCKETS if trains(leaf)])
-    found = rows.group_by(["run_id", "hour"]).agg(
+    result = rows.group_by(["run_id", "hour"]).agg(
         whole=rows.seconds.sum(), trained=rows.seconds.sum(where=trained).fill_null(0.0)
     )
-    return found.order_by(["run_id", "hour"]).select("run_id", "whole", "trained")
+    return result.order_by(["run_id", "hour"]).select("run_id", "whole", "trained")
 
 
-def read_paces(store: Store, run_ids: list[str], asked: Filter) -> dict[str, list[float]]:
+def read_paces(store: Store, run_ids: list[str], filter_: Filter) -> dict[str, list[float]]:
     """Seconds per step of these runs, hour by hour, from save to save of an attempt."""
-    rows = run_query(store, lambda tables: _saves(tables, run_ids), since=asked.since).rows
+    rows = run_query(store, lambda tables: _saves(tables, run_ids), since=filter_.since).rows
     saves: dict[str, list[SavedStep]] = {}
     columns = (rows[name].to_pylist() for name in ("attempt", "accelerators", "at", "step"))
-    for run, *told in zip(rows["run_id"].to_pylist(), *columns, strict=True):
-        saves.setdefault(run, []).append(SavedStep(*told))
-    return {run: seconds_per_step(line) for run, line in saves.items()}
+    for run, *fields in zip(rows["run_id"].to_pylist(), *columns, strict=True):
+        saves.setdefault(run, []).append(SavedStep(*fields))
+    return {run: seconds_per_step(saves_of_run) for run, saves_of_run in saves.items()}
 
 
 def _saves(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
     rows = tables["checkpoints"]
     rows = rows.filter(rows.run_id.isin(run_ids))
-    found = rows.order_by(["run_id", "attempt", "at", "step"])
-    return found.select("run_id", "attempt", "accelerators", "at", "step")
+    result = rows.order_by(["run_id", "attempt", "at", "step"])
+    return result.select("run_id", "attempt", "accelerators", "at", "step")
 
 
 def _text(rows: pyarrow.Table, name: str) -> NDArray[np.str_]:

@@ -47,8 +47,10 @@ class Alarm:
         """What is wrong."""
         if self.beside == "pace":
             return f"makes steps at {self.lately:.0%} of the pace of its first hours"
-        told = "its slice" if self.beside == "slice" else "its first hours"
-        return f"trains {self.lately:.1%} of its time, {self.expected:.1%} is the least by {told}"
+        reference = "its slice" if self.beside == "slice" else "its first hours"
+        return (
+            f"trains {self.lately:.1%} of its time, {self.expected:.1%} is the least by {reference}"
+        )
 
 
 def in_loop(leaf: str) -> bool:
@@ -72,29 +74,29 @@ class SavedStep(NamedTuple):
 
 def seconds_per_step(saves: Sequence[SavedStep]) -> list[float]:
     """Seconds per step from save to save, an hour apart at least, on the machines of today."""
-    found = []
+    paces = []
     last: SavedStep | None = None
-    for save in (one for one in saves if one.accelerators == saves[-1].accelerators):
+    for save in (save for save in saves if save.accelerators == saves[-1].accelerators):
         if last is None or save.attempt != last.attempt or save.step < last.step:
             last = save
             continue
-        apart = (save.at - last.at).total_seconds()
-        if apart >= 3600 and save.step > last.step:
-            found.append(apart / (save.step - last.step))
+        elapsed = (save.at - last.at).total_seconds()
+        if elapsed >= 3600 and save.step > last.step:
+            paces.append(elapsed / (save.step - last.step))
             last = save
-    return found
+    return paces
 
 
 def expected_share(series: Series) -> float | None:
     """The share of the loop that all but the worst finished jobs of a slice train in."""
     loop = np.array([in_loop(leaf) for leaf in series.buckets])
     trained = np.array([trains(leaf) for leaf in series.buckets])
-    whole = series.seconds[:, loop].sum(axis=1)
-    told = ~series.running & (whole >= MIN_WALL_S)
-    if told.sum() < MIN_JOBS:
+    loop_s = series.seconds[:, loop].sum(axis=1)
+    is_reference = ~series.running & (loop_s >= MIN_WALL_S)
+    if is_reference.sum() < MIN_JOBS:
         return None
-    shares = series.seconds[told][:, trained].sum(axis=1) / whole[told]
-    return _quantile(shares, series.hours[told], EXPECTED_QUANTILE)
+    shares = series.seconds[is_reference][:, trained].sum(axis=1) / loop_s[is_reference]
+    return _quantile(shares, series.hours[is_reference], EXPECTED_QUANTILE)
 
 
 def _quantile(values: Floats, weights: Floats, level: float) -> float:
@@ -111,49 +113,54 @@ def watch_running(
     alarms_a_week: float = 1.0,
 ) -> list[Alarm]:
     """The first alarm of each job that runs, given its hours: share trained, seconds per step."""
-    waiting = average_run_length(max(DETECTORS * len(slices), 1), HOURS_A_WEEK, alarms_a_week)
-    found = []
-    for run, name in sorted(slices.items()):
-        line = shares.get(run, ())
+    run_length = average_run_length(max(DETECTORS * len(slices), 1), HOURS_A_WEEK, alarms_a_week)
+    result = []
+    for run, slice_ in sorted(slices.items()):
+        shares_of_run = shares.get(run, ())
         alarms = [
-            Alarm(run, name, beside, *told)
-            for beside, told in _alarms(line, paces.get(run, ()), expectations.get(name), waiting)
+            Alarm(run, slice_, baseline_kind, *fields)
+            for baseline_kind, fields in _alarms(
+                shares_of_run, paces.get(run, ()), expectations.get(slice_), run_length
+            )
         ]
-        found += sorted(alarms, key=lambda one: one.hour)[:1]
-    return found
+        result += sorted(alarms, key=lambda alarm: alarm.hour)[:1]
+    return result
 
 
 def _alarms(
-    shares: Sequence[float], paces: Sequence[float], least: float | None, waiting: float
+    shares: Sequence[float], paces: Sequence[float], min_share: float | None, run_length: float
 ) -> Iterator[tuple[str, tuple[int, float, float]]]:
     """Which of the watches alarm: the hour, what is expected, and what was lately."""
-    if least is not None and least > 0:
-        yield from _first_alarm("slice", shares, 0, EDetector(least, waiting))
+    if min_share is not None and min_share > 0:
+        yield from _first_alarm("slice", shares, 0, EDetector(min_share, run_length))
     if len(shares) > BASELINE_SIZE:
         yield from _first_alarm(
-            "share", shares, BASELINE_SIZE, _own_detector(shares[:BASELINE_SIZE], MIN_DROP, waiting)
+            "share",
+            shares,
+            BASELINE_SIZE,
+            _own_detector(shares[:BASELINE_SIZE], MIN_DROP, run_length),
         )
     if len(paces) > BASELINE_SIZE:
-        usual = median(paces[:BASELINE_SIZE])
-        speeds = [min(1.0, usual / pace) for pace in paces]
+        usual_pace = median(paces[:BASELINE_SIZE])
+        speeds = [min(1.0, usual_pace / pace) for pace in paces]
         yield from _first_alarm(
             "pace",
             speeds,
             BASELINE_SIZE,
-            _own_detector(speeds[:BASELINE_SIZE], MIN_SLOWDOWN, waiting),
+            _own_detector(speeds[:BASELINE_SIZE], MIN_SLOWDOWN, run_length),
         )
 
 
-def _own_detector(first: Sequence[float], least_fall: float, waiting: float) -> EDetector | None:
-    least, best = baseline(first, least_fall)
-    return EDetector(least, waiting, best) if least > 0 else None
+def _own_detector(first: Sequence[float], min_drop: float, run_length: float) -> EDetector | None:
+    expected, best = baseline(first, min_drop)
+    return EDetector(expected, run_length, best) if expected > 0 else None
 
 
 def _first_alarm(
-    beside: str, line: Sequence[float], begin: int, one: EDetector | None
+    baseline_kind: str, values: Sequence[float], begin: int, detector: EDetector | None
 ) -> Iterator[tuple[str, tuple[int, float, float]]]:
-    for hour in range(begin, len(line)) if one else ():
-        if one and one.saw(line[hour]):
-            lately = fmean(line[max(begin, hour + 1 - RECENT) : hour + 1])
-            yield beside, (hour + 1, one.expected, lately)
+    for hour in range(begin, len(values)) if detector else ():
+        if detector and detector.update(values[hour]):
+            recent = fmean(values[max(begin, hour + 1 - RECENT) : hour + 1])
+            yield baseline_kind, (hour + 1, detector.expected, recent)
             return

@@ -39,18 +39,18 @@ class ScanResult:
 
 
 def scan(
-    store: Store, asked: Filter, options: ScanOptions, tell: Callable[[int, int], None]
+    store: Store, filter_: Filter, options: ScanOptions, progress: Callable[[int, int], None]
 ) -> ScanResult:
     """Look for everything; `tell` hears of slices done, and of how many."""
-    jobs = read_jobs(store, asked)
+    jobs = read_jobs(store, filter_)
     slices = jobs.by_slice()
-    options = replace(options, like=control_fields(asked))
-    findings = find(slices, jobs.now, options, lambda done: tell(done, len(slices)))
-    hosts = read_hosts(store, asked)
+    options = replace(options, control_fields=control_fields(filter_))
+    findings = find(slices, jobs.now, options, lambda done: progress(done, len(slices)))
+    hosts = read_hosts(store, filter_)
     return ScanResult(
         findings=findings,
-        lemons=find_lemons(hosts.names, hosts.failures, hosts.hours, options.level),
-        alarms=_running_alarms(store, asked, jobs),
+        lemons=find_lemons(hosts.names, hosts.failures, hosts.hours, options.fdr),
+        alarms=_running_alarms(store, filter_, jobs),
         slices=len(slices),
         jobs=int(jobs.run_ids.size),
         now=jobs.now,
@@ -58,14 +58,14 @@ def scan(
     )
 
 
-def _running_alarms(store: Store, asked: Filter, jobs: Jobs) -> list[Alarm]:
+def _running_alarms(store: Store, filter_: Filter, jobs: Jobs) -> list[Alarm]:
     slices = {
         str(jobs.run_ids[i]): tuple(map(str, jobs.slices[i]))
         for i in np.flatnonzero(jobs.series.running)
     }
     if not slices:
         return []
-    expectations = {one.slice: expected_share(one) for one in jobs.by_slice()}
+    expectations = {series.slice: expected_share(series) for series in jobs.by_slice()}
     runs = list(slices)
-    shares, paces = read_shares(store, runs, asked), read_paces(store, runs, asked)
+    shares, paces = read_shares(store, runs, filter_), read_paces(store, runs, filter_)
     return watch_running(shares, paces, slices, expectations)
