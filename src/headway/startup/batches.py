@@ -113,9 +113,7 @@ def _first_rows(
 SMALLEST_DYNAMIC = 2  # torch makes a graph of its own for the sizes 0 and 1
 
 
-def synthetic_batch(
-    schema: Schema, *, device: torch.device | str = "cpu", seed: int = 0, mark: bool = True
-) -> Any:
+def synthetic_batch(schema: Schema, *, device: torch.device | str = "cpu", seed: int = 0) -> Any:
     """A batch of that schema. Sizes that changed are marked, so that others of them hit."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Any] = {}
@@ -129,7 +127,7 @@ def synthetic_batch(
             values[leaf.path] = _jagged_offsets(leaf, values[leaf.of].shape[0], generator)
     for kind in schema.kinds:
         register_namedtuple(kind)
-    leaves = [_on_device(leaf, values[leaf.path], device, mark) for leaf in schema.leaves]
+    leaves = [_on_device(leaf, values[leaf.path], device) for leaf in schema.leaves]
     return pytree.tree_unflatten(leaves, pytree.treespec_loads(schema.spec))
 
 
@@ -167,11 +165,11 @@ def _size(usual: int, fixed: bool) -> int:
     return usual if fixed else max(usual, SMALLEST_DYNAMIC)
 
 
-def _on_device(leaf: Leaf, value: Any, device: torch.device | str, mark: bool) -> Any:
+def _on_device(leaf: Leaf, value: Any, device: torch.device | str) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     tensor = value.to(device).requires_grad_(leaf.requires_grad)
     for place, dim in enumerate(leaf.dims):
-        if mark and not dim.fixed:
+        if not dim.fixed:
             torch._dynamo.maybe_mark_dynamic(tensor, place)
     return tensor
