@@ -1,4 +1,4 @@
-"""What makes a start shorter: stages side by side, a fast batch, and no needless communication."""
+"""Shorten the start of a job: parallel stages, a fast batch, and less communication."""
 
 from __future__ import annotations
 

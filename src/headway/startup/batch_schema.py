@@ -1,4 +1,4 @@
-"""Describe batches: containers, types, sizes and ranges, and none of their content."""
+"""Describe batches: containers, types, sizes and value ranges, but no content."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch.utils import _pytree as pytree
 from headway.errors import HeadwayError, Reason
 
 VERSION = 1
-UNLIMITED = 1 << 62  # of a size that is marked as dynamic
+UNLIMITED = 1 << 62  # upper bound of a size that is marked as dynamic
 PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 class SchemaError(HeadwayError):
-    """Batches that are not of one kind, or of a kind that cannot be told."""
+    """Batches that differ in structure or type, or that cannot be described."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dim:
-    """A size: the smallest and the largest that was seen, and one in the middle."""
+    """The smallest, largest and usual size of a dimension."""
 
     low: int
     high: int
@@ -33,13 +33,12 @@ class Dim:
 
     @property
     def fixed(self) -> bool:
-        """Whether it never changed."""
         return self.low == self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """A tensor of the batch, or a plain value."""
+    """A tensor or plain value of the batch."""
 
     path: str
     dtype: str = ""
@@ -48,21 +47,20 @@ class Leaf:
     requires_grad: bool = False
     low: float = 0.0  # smallest and largest value
     high: float = 0.0
-    # How it cuts the first dimension of another tensor into rows: "offsets" (with the end),
-    # "starts" (without it) or "lengths".
+    # How it divides the first dimension of another tensor into rows: "offsets" (including the
+    # end), "starts" (without it) or "lengths".
     jagged: str = ""
     of: str = ""  # the path of that tensor
-    value: Any = None  # what is there, if it is no tensor
+    value: Any = None  # if it is not a tensor
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is one."""
         return bool(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """All leaves of a batch, and the containers around them as torch's pytree tells them."""
+    """The leaves of a batch, and its containers as described by torch's pytree."""
 
     spec: str
     leaves: tuple[Leaf, ...]
@@ -72,7 +70,7 @@ class Schema:
 
     @classmethod
     def learn(cls, *batches: Any) -> Schema:
-        """Learned from batches; what differs between them is dynamic."""
+        """Learn from batches; sizes that differ between them are dynamic."""
         if not batches:
             raise SchemaError("a schema needs at least one batch", code="schema-without-batch")
         learned = [_schema_of(batch) for batch in batches]
@@ -82,27 +80,26 @@ class Schema:
         return schema
 
     def join(self, other: Schema) -> Schema:
-        """Of the batches of both."""
+        """A schema of the batches of both."""
         if self.spec != other.spec:
             raise SchemaError(
-                "the batches are not of one structure: their containers differ",
+                "the batches have different structures: their containers differ",
                 code="batch-containers-differ",
             )
         leaves = tuple(_join_leaves(a, b) for a, b in zip(self.leaves, other.leaves, strict=True))
         return replace(self, leaves=leaves, batches=self.batches + other.batches)
 
     def to_json(self) -> str:
-        """As it is kept."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """As it was kept; of another version it is of no use."""
+        """Read a schema; SchemaError if it is damaged or has another version."""
         try:
             content = json.loads(text)
             if content["version"] != VERSION:
                 raise SchemaError(
-                    f"the schema is of version {content['version']}, not {VERSION}",
+                    f"the schema has version {content['version']}, expected {VERSION}",
                     code="schema-other-version",
                 )
             leaves = tuple(_read_leaf(leaf) for leaf in content.pop("leaves"))
@@ -113,10 +110,10 @@ class Schema:
             ) from None
 
     def differences(self, batch: Any) -> list[Reason]:
-        """In what a batch is not of this schema, sizes within the seen ranges aside."""
+        """How a batch differs from the schema, apart from sizes that are dynamic."""
         other = _schema_of(batch)
         if other.spec != self.spec:
-            return [Reason("its containers are others", code="batch-containers-differ")]
+            return [Reason("its containers differ", code="batch-containers-differ")]
         reasons: list[Reason] = []
         for mine, theirs in zip(self.leaves, other.leaves, strict=True):
             reasons += _differences(mine, theirs)
@@ -130,7 +127,7 @@ def _schema_of(batch: Any) -> Schema:
         if not isinstance(value, (torch.Tensor, *PLAIN_TYPES)):
             kind = type(value).__name__
             raise SchemaError(
-                f"{path} is a {kind}, which torch's pytree cannot take apart",
+                f"{path} is a {kind}, which torch's pytree does not support",
                 code="batch-value-unsupported",
             )
     leaves = tuple(_describe(path, value, values_by_path) for path, value in values_by_path.items())
@@ -141,14 +138,14 @@ def _schema_of(batch: Any) -> Schema:
         spec_json = pytree.treespec_dumps(spec)
     except NotImplementedError as error:
         raise SchemaError(
-            f"the batch has a container that cannot be kept: {error}",
+            f"the batch has a container that cannot be serialized: {error}",
             code="batch-container-unsupported",
         ) from None
     return Schema(spec=spec_json, leaves=leaves, kinds=kinds)
 
 
 def _namedtuples(spec: Any) -> Iterator[str]:
-    """The named tuples of a batch, as `module:name`."""
+    """Yield the named tuples of a batch, as `module:name`."""
     if spec.type is namedtuple:
         yield f"{spec.context.__module__}:{spec.context.__qualname__}"
     for child in spec.children() if hasattr(spec, "children") else spec.children_specs:
@@ -156,7 +153,7 @@ def _namedtuples(spec: Any) -> Iterator[str]:
 
 
 def register_namedtuple(kind: str) -> None:
-    """Let torch's pytree write down and read a named tuple."""
+    """Register a named tuple for serialization with torch's pytree."""
     module, _, name = kind.partition(":")
     try:
         named_tuple: Any = importlib.import_module(module)
@@ -164,7 +161,7 @@ def register_namedtuple(kind: str) -> None:
             named_tuple = getattr(named_tuple, part)
     except (ImportError, AttributeError):
         raise SchemaError(
-            f"the batch has a {name}, which {module} does not have", code="batch-type-not-found"
+            f"the batch has a {name}, which does not exist in {module}", code="batch-type-not-found"
         ) from None
     if named_tuple not in pytree.SUPPORTED_SERIALIZED_TYPES:
         pytree._register_namedtuple(named_tuple, serialized_type_name=kind)
@@ -200,7 +197,7 @@ def _describe(path: str, value: Any, values_by_path: Mapping[str, Any]) -> Leaf:
 
 
 def _marked_dimensions(value: torch.Tensor) -> set[int]:
-    """The dimensions that somebody has said to be dynamic."""
+    """Dimensions that the user marked as dynamic."""
     names = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
     return {place for name in names for place in getattr(value, name, ())}
 
@@ -216,7 +213,7 @@ def _range(value: torch.Tensor) -> tuple[float, float]:
 
 
 def _jagged(path: str, value: torch.Tensor, values_by_path: Mapping[str, Any]) -> tuple[str, str]:
-    """Whether these numbers cut another tensor into rows."""
+    """Whether the values divide another tensor into rows, and which one."""
     if value.dim() != 1 or value.numel() < 2 or value.is_floating_point() or value.is_complex():
         return "", ""
     if value.dtype == torch.bool:
@@ -240,7 +237,9 @@ def _jagged(path: str, value: torch.Tensor, values_by_path: Mapping[str, Any]) -
 
 def _join_leaves(a: Leaf, b: Leaf) -> Leaf:
     if a.is_tensor != b.is_tensor or a.dtype != b.dtype or len(a.dims) != len(b.dims):
-        raise SchemaError(f"{a.path} is not of one type in all batches", code="batch-types-differ")
+        raise SchemaError(
+            f"{a.path} has different types in different batches", code="batch-types-differ"
+        )
     if not a.is_tensor:
         return a
     dims = tuple(
@@ -260,7 +259,7 @@ def _join_leaves(a: Leaf, b: Leaf) -> Leaf:
 
 
 def _join_jagged(a: Leaf, b: Leaf) -> tuple[str, str]:
-    """How both are jagged; a batch whose last row is empty looks as if it had no end."""
+    """How both are jagged; offsets look like starts if the last row of a batch is empty."""
     kinds = {a.jagged, b.jagged}
     if a.of != b.of or "" in kinds or ("lengths" in kinds and len(kinds) > 1):
         return "", ""
@@ -277,15 +276,15 @@ def _differences(mine: Leaf, theirs: Leaf) -> list[Reason]:
     reasons = []
     for place, (our_dim, their_dim) in enumerate(zip(mine.dims, theirs.dims, strict=True)):
         if our_dim.fixed and their_dim.low != our_dim.low:
-            text = (
-                f"{mine.path} has the size {their_dim.low} in dimension {place}, not {our_dim.low}"
-            )
+            text = f"{mine.path} has size {their_dim.low} in dimension {place}, not {our_dim.low}"
             reasons.append(Reason(text, code="batch-sizes-differ"))
     if len(mine.dims) > 1 and mine.order != theirs.order:
-        text = f"{mine.path} lies in memory in another order"
+        text = f"{mine.path} has another memory layout"
         reasons.append(Reason(text, code="batch-strides-differ"))
     if mine.requires_grad != theirs.requires_grad:
-        text = f"{mine.path} {'wants' if theirs.requires_grad else 'wants no'} gradient"
+        text = (
+            f"{mine.path} {'requires' if theirs.requires_grad else 'does not require'} a gradient"
+        )
         reasons.append(Reason(text, code="batch-gradients-differ"))
     return reasons
 

@@ -1,4 +1,4 @@
-"""Provide a batch of the right form before the data is there, and record the form for the next run.
+"""Provide a batch of the right form before data is available, and record it for the next run.
 
 The batch comes from a schema, a sample, the last run, or the first rows of the data.
 """
@@ -20,7 +20,7 @@ __all__ = ["Schema", "SchemaError", "fast_batch", "recording"]
 
 
 T = TypeVar("T")
-LEARNING_BATCHES = 8  # batches of a run that its schema is learned from
+LEARNING_BATCHES = 8  # batches of a run from which the schema is learned
 
 
 def fast_batch(
@@ -34,14 +34,14 @@ def fast_batch(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Any:
-    """A batch to compile with, now: one of the four says what it looks like.
+    """Return a batch to compile with; exactly one of the four sources defines its form.
 
-    None if `recorded` names a file that is not there yet: the first run has nothing to go by.
+    None if the file `recorded` does not exist yet, as in the first run.
     """
     sources = [schema, sample, recorded, dataset]
     if sum(source is not None for source in sources) != 1:
         raise UsageError(
-            "a fast batch comes from one of schema, sample, recorded and dataset",
+            "fast_batch() needs exactly one of schema, sample, recorded and dataset",
             code="fast-batch-without-source",
         )
     if recorded is not None:
@@ -54,9 +54,9 @@ def fast_batch(
 
 
 def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
-    """The batches of `source` as they are; what the first of them look like is kept for next time.
+    """Yield the batches of `source` unchanged; record the form of the first ones for the next run.
 
-    Sizes, types and ranges only, nothing that is in them.
+    Only sizes, types and value ranges are recorded, no content.
     """
     schema: Schema | None = None
     remaining = LEARNING_BATCHES
@@ -67,7 +67,7 @@ def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
                 batch_schema = Schema.learn(batch)
                 schema = batch_schema if schema is None else schema.join(batch_schema)
                 _write_schema(Path(file), schema)
-            except SchemaError:  # its batches are of several kinds: the first one's is kept
+            except SchemaError:  # the batches differ in kind: keep the schema of the earlier ones
                 remaining = 0
         yield batch
 
@@ -79,7 +79,7 @@ def _read_schema(path: Path) -> Schema | None:
         return None
     except OSError as error:
         raise UsageError(
-            f"the recorded batch {path} cannot be read: {error.strerror}",
+            f"cannot read the recorded batch {path}: {error.strerror}",
             code="recorded-batch-not-readable",
         ) from None
 
@@ -102,7 +102,7 @@ def _first_rows(
 
     if not batch_size or not hasattr(dataset, "__getitem__"):
         raise UsageError(
-            "a fast batch of a dataset needs batch_size, and rows that have numbers",
+            "fast_batch() of a dataset needs batch_size and a dataset with __getitem__",
             code="fast-batch-without-rows",
         )
     rows = [dataset[number] for number in range(batch_size)]
@@ -110,11 +110,11 @@ def _first_rows(
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
 
 
-SMALLEST_DYNAMIC = 2  # torch makes a graph of its own for the sizes 0 and 1
+SMALLEST_DYNAMIC = 2  # torch specializes on sizes 0 and 1
 
 
 def synthetic_batch(schema: Schema, *, device: torch.device | str = "cpu", seed: int = 0) -> Any:
-    """A batch of that schema. Sizes that changed are marked, so that others of them hit."""
+    """A random batch of that schema; sizes that changed are marked as dynamic."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Any] = {}
     for leaf in schema.leaves:
@@ -144,7 +144,7 @@ def _tensor(leaf: Leaf, generator: torch.Generator) -> torch.Tensor:
 
 
 def _with_strides(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """In memory as the real one lies."""
+    """The tensor with the memory layout of the real one."""
     if list(order) == sorted(order):
         return tensor
     inverse = [order.index(place) for place in range(len(order))]
@@ -152,7 +152,7 @@ def _with_strides(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 
 def _jagged_offsets(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
-    """Numbers that cut `rows` rows into pieces."""
+    """Random values that divide `rows` rows into pieces."""
     count = _size(leaf.dims[0].usual, leaf.dims[0].fixed)
     parts = count - 1 if leaf.jagged == "offsets" else count
     inner = torch.randint(0, rows + 1, (max(parts - 1, 0),), generator=generator).sort().values

@@ -1,8 +1,8 @@
-"""Compile a training step on a fast batch while the real data is loading.
+"""Compile a training step with a fast batch while the real data is loading.
 
-The step really runs once: forward, backward and whatever else it does. Afterwards parameters,
-buffers, gradients, optimizer state and random numbers are restored, and no step was counted. It
-runs in a thread, which never communicates, or in the calling thread of all ranks together.
+The step runs once, completely. Afterwards parameters, buffers, gradients, optimizer state and
+random states are restored, and no step is counted. It runs in a background thread that never
+communicates, or in the calling thread of all ranks at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.errors import HeadwayError, Reason, UsageError
 from headway.startup.batch_schema import Schema
 from headway.torch_threads import TorchThread
 
-PATIENCE_S = 10.0  # with the compiler, when the process ends
+PATIENCE_S = 10.0  # how long the end of the process waits for the compiler
 THREAD_NAME = "headway-ahead"
 
 
@@ -36,16 +36,16 @@ class AheadFailed(HeadwayError):
 
 
 class CompileAhead:
-    """A step that is compiled before its first batch is there.
+    """Compile a step before its first batch is available.
 
     ahead = CompileAhead(step, modules=[model], optimizers=[optimizer]).start(fast_batch(...))
     batch = next(batches)
     ahead.wait()
     step(batch)
 
-    `modules` and `optimizers` are all that the step changes. With no optimizer among them the
-    parameters are not copied: then the step must not update them. With `collective` all ranks call
-    `start` at the same point, it returns when the step is done, and the step may communicate.
+    `modules` and `optimizers` are everything that the step changes. Without optimizers the
+    parameters are not copied, and the step must not update them. With `collective=True` all ranks
+    call `start` at the same point, it returns when the step is done, and the step may communicate.
     """
 
     def __init__(
@@ -68,17 +68,19 @@ class CompileAhead:
             _check_supported(module, collective)
 
     def start(self, batch: Any) -> CompileAhead:
-        """Begin in a thread, or do it now, together; without a batch there is nothing to do."""
+        """Start the thread, or run now if collective; does nothing if `batch` is None."""
         if not (_all_have(batch) if self.collective else batch is not None):
             return self
-        with contextlib.suppress(HeadwayError):  # a batch of an odd kind is compiled all the same
+        with contextlib.suppress(HeadwayError):  # a batch without a schema is compiled too
             self.schema = Schema.learn(batch)
         device = torch.cuda.current_device() if torch.cuda._initialized else None
         if self.collective:
             self._run(batch, device, _rng_restored())
             return self
         random = contextlib.ExitStack()
-        random.enter_context(_seed_draws.kept_apart())  # before this thread draws again
+        random.enter_context(
+            _seed_draws.kept_apart()
+        )  # before this thread draws random numbers again
         self._thread = TorchThread(
             self._run, (batch, device, random), name=THREAD_NAME, patience_s=PATIENCE_S
         )
@@ -86,7 +88,7 @@ class CompileAhead:
         return self
 
     def wait(self) -> CompileAhead:
-        """Until it is done; AheadFailed if the step raised."""
+        """Wait until it is done; raises AheadFailed if the step raised."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -97,7 +99,7 @@ class CompileAhead:
         return self
 
     def differences(self, batch: Any) -> list[Reason]:
-        """In what the real batch is not what was compiled for; each may be a recompile."""
+        """How the real batch differs from the fast batch; each difference may cause a recompile."""
         return [] if self.schema is None else self.schema.differences(batch)
 
     def _run(
@@ -112,7 +114,7 @@ class CompileAhead:
                     self.step(batch)
         except BaseException as error:
             if self.collective and not isinstance(error, Exception):
-                raise  # an interrupt, meant for the caller
+                raise  # an interrupt, which is for the caller
             self._error = error
         self.seconds = time.monotonic() - start
 
@@ -132,19 +134,18 @@ class CompileAhead:
 
 
 def _check_supported(module: nn.Module, collective: bool) -> None:
-    """UsageError for what needs the other ranks in its forward pass, or cannot be put back."""
+    """UsageError for modules that communicate in forward or whose state cannot be restored."""
     kinds = {kind for part in module.modules() for kind in _class_names(part)}
     for kind in sorted(kinds & {"FullyShardedDataParallel", "DistributedModelParallel"}):
         raise UsageError(
-            f"{kind} communicates in every forward pass and keeps more than its parameters; it "
-            "cannot be compiled ahead (fully_shard can, with collective=True)",
+            f"{kind} cannot be compiled ahead: it communicates in every forward pass and has state "
+            "besides its parameters (fully_shard works with collective=True)",
             code="ahead-not-possible",
         )
     if "FSDPModule" in kinds and not collective:
         raise UsageError(
-            "fully_shard communicates in every forward pass; it cannot be compiled ahead by a "
-            "thread, as the ranks would meet in another order: call start at the same point of "
-            "all ranks, with collective=True",
+            "fully_shard communicates in every forward pass, which a background thread must not "
+            "do: pass collective=True and call start at the same point of all ranks",
             code="ahead-needs-together",
         )
 
@@ -154,7 +155,7 @@ def _class_names(module: nn.Module) -> set[str]:
 
 
 def _all_have(batch: Any) -> bool:
-    """Whether no rank is without a batch: it would not come to where the others wait."""
+    """Whether every rank has a batch: a rank without one would not join the collectives."""
     if not dist.is_available() or not dist.is_initialized():
         return batch is not None
     backends = str(dist.get_backend_config())
@@ -167,7 +168,7 @@ def _all_have(batch: Any) -> bool:
 
 @contextlib.contextmanager
 def _step_hooks_off() -> Iterator[None]:
-    """Optimizer steps of this thread are no training steps, for us or anybody who listens."""
+    """Turn off step hooks in this thread: its optimizer steps are not training steps."""
     optim: Any = sys.modules["torch.optim.optimizer"]
     hooks = optim._global_optimizer_post_hooks
     own_thread, original_hooks, filtered_hooks = threading.get_ident(), dict(hooks), {}
@@ -184,7 +185,7 @@ def _step_hooks_off() -> Iterator[None]:
         yield
     finally:
         for key, hook in original_hooks.items():
-            if hooks.get(key) is filtered_hooks[key]:  # it was not removed meanwhile
+            if hooks.get(key) is filtered_hooks[key]:  # it was not removed by its owner
                 hooks[key] = hook
 
 
@@ -208,12 +209,12 @@ def _gpu_rng_restored() -> Iterator[None]:
 
 
 class _SeedDraws:
-    """Seeds that other threads draw while a step runs in its own, as data loaders do.
+    """Keep the random numbers of other threads apart while a step runs in its own thread.
 
-    torch has one generator for the whole process. Steps draw from it, and the compiler puts it back
-    to what it was: a seed drawn meanwhile would come again. So other threads draw theirs, by
-    `Tensor.random_`, from a generator that continues where the process stood; afterwards the
-    process continues where that stands.
+    torch has one generator per process. The step draws from it and the compiler resets it, so a
+    seed that a data loader draws at the same time would be drawn again. Therefore `Tensor.random_`
+    in other threads uses a separate generator that continues from the state before the step;
+    afterwards the process continues from the state of that generator.
     """
 
     def __init__(self) -> None:
@@ -223,7 +224,7 @@ class _SeedDraws:
 
     @contextlib.contextmanager
     def kept_apart(self) -> Iterator[None]:
-        """Entered by the thread that starts a step, and left by that of the step."""
+        """Entered by the thread that starts a step, exited by the thread that runs it."""
         with self._lock:
             if not self._steps:
                 self._begin()
@@ -240,12 +241,12 @@ class _SeedDraws:
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())
         original, process = torch.Tensor.random_, os.getpid()
-        own = vars(torch.Tensor).get("random_")  # none, unless somebody else has replaced it
+        own = vars(torch.Tensor).get("random_")  # None unless other code replaced it
 
         def random_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if (
                 kwargs.get("generator") is not None
-                or os.getpid() != process  # a worker of a loader has a seed of its own
+                or os.getpid() != process  # loader workers have their own seed
                 or tensor.device.type != "cpu"
                 or threading.current_thread().name == THREAD_NAME
             ):
@@ -266,7 +267,7 @@ _seed_draws = _SeedDraws()
 
 @contextlib.contextmanager
 def _ddp_sync_off(module: nn.Module) -> Iterator[None]:
-    """DDP neither reduces gradients nor sends buffers in here."""
+    """Turn off gradient reduction and buffer broadcasts of DDP."""
     parts = [
         part for part in module.modules() if isinstance(part, nn.parallel.DistributedDataParallel)
     ]
@@ -283,10 +284,10 @@ def _ddp_sync_off(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _fsdp_resharded(module: nn.Module) -> Iterator[None]:
-    """FSDP holds its shards before and after; what the step has left gathered is dropped.
+    """Reshard FSDP before and after, dropping parameters that the step left gathered.
 
     Nothing else is turned off: gradients are reduced as in training, since torch may trace that
-    too (DDP's python_reducer), and every rank takes part.
+    too (DDP's python_reducer), and every rank participates.
     """
     parts: list[Any] = [part for part in module.modules() if "FSDPModule" in _class_names(part)]
     for part in parts:

@@ -20,20 +20,20 @@ from headway.probe import stacks
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place in the job that makes groups, as one rank sees it."""
+    """A line of code that creates groups, as seen by one rank."""
 
     where: str
     calls: int
-    member: int  # calls that made a group of which this rank is one
+    member: int  # calls that created a group with this rank
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What one rank of a job's set-up has made."""
+    """The groups that one rank created during the setup."""
 
     calls: int
     member: int
-    useful: int  # different groups that this rank is in and that the default group is not
+    useful: int  # distinct groups with this rank, without the default group
     sites: tuple[Site, ...]
 
     def __str__(self) -> str:
@@ -45,13 +45,13 @@ class Audit:
 
 
 def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
-    """Run `setup` as one rank of many, with a backend that sends nothing, and count.
+    """Run `setup` as one rank of many with the fake backend, and count the groups it creates.
 
-    A call of init_process_group in it does nothing: the ranks are connected already.
+    Calls of init_process_group in `setup` do nothing: the fake job is already initialized.
     """
     if dist.is_initialized():
         raise UsageError(
-            "an audit starts a job of its own: run it before init_process_group",
+            "an audit initializes its own process group: run it before init_process_group",
             code="process-group-initialized",
         )
     if not 0 <= rank < world_size:
@@ -60,7 +60,7 @@ def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
         )
     if not hasattr(c10d, "_new_group_with_tag"):
         raise UsageError(
-            f"an audit does not know how torch {torch.__version__} makes groups",
+            f"audit() does not support torch {torch.__version__}",
             code="torch-not-supported",
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -76,7 +76,7 @@ def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
 
 @contextlib.contextmanager
 def _record_groups() -> Iterator[list[tuple[str, Any]]]:
-    """Where each group is made, and what came of it; others have their own name for new_group."""
+    """Record where each group is created, and its ranks; also for aliases of new_group."""
     creations: list[tuple[str, Any]] = []
     make, init = c10d._new_group_with_tag, c10d.init_process_group
 

@@ -1,13 +1,13 @@
-"""Process groups by meaning: requested many times, created once, at first use, by members only.
+"""Process groups by ranks and purpose: created once, at first use, by their members only.
 
     mesh = process_groups.partition({"dp": 4, "tp": 2})  # nothing is created yet
     dist.all_reduce(x, group=mesh["tp"].pg())  # this rank's group, created now by its members
 
-`torch.distributed.new_group` needs every rank for every group; here members create theirs alone.
-torch names a group that only its members create by their ranks and by how many groups this rank has
-created: where ranks have created different groups before, the names differ and the members wait for
-each other forever. Where the default group is bound to a device, torch would split it, which needs
-every rank of the job. torch offers no argument for either, so both functions are replaced.
+`torch.distributed.new_group` needs every rank for every group; here only the members take part.
+torch derives the name of such a group from its ranks and from how many groups this rank has
+created: if ranks have created different groups before, the names differ and the members wait for
+each other forever. If the default group is bound to a device, torch would split it, which needs
+every rank of the job. torch has no argument for either, so both functions are replaced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ranks = tuple[int, ...]
 
 
 class Group:
-    """Some ranks that talk to each other, and the process group of theirs once it is needed."""
+    """A set of ranks, and their process group once it is needed."""
 
     def __init__(
         self,
@@ -48,37 +48,36 @@ class Group:
         timeout: timedelta | None = None,
         options: Any = None,
     ) -> None:
-        self.ranks = ranks  # in order; none where a split leaves this rank out
+        self.ranks = ranks  # sorted; empty if a split leaves this rank out
         self.backend = backend
         self.purpose = purpose
-        self.parts = parts  # all groups of the split that this one is of
+        self.parts = parts  # all groups of the split it belongs to
         self.timeout = timeout
         self.options = options
-        self._lock = threading.Lock()  # one each: another group may wait for other ranks
+        self._lock = threading.Lock()  # per group: another group may be waiting for other ranks
         self._default = weakref.ref(c10d._get_default_group())
         self._group: Any = None
-        self._left_out = False  # of the split, in which this rank took part
+        self._left_out = False  # this rank took part in the split but is in no part
         self._creations = 0
 
     def __repr__(self) -> str:
-        state = "made" if self.is_created else "not made"
+        state = "created" if self.is_created else "not created"
         return f"<Group {self.purpose or 'unnamed'} {list(self.ranks)} {self.backend}, {state}>"
 
     @property
     def member(self) -> bool:
-        """Whether this rank is in it."""
         return dist.get_rank() in self.ranks
 
     @property
     def is_created(self) -> bool:
-        """Whether its process group is there."""
+        """Whether its process group exists."""
         return self._group is not None and self._group in c10d._world.pg_map
 
     def pg(self) -> dist.ProcessGroup:
-        """The process group. The first call makes it: all members must come to theirs."""
+        """The process group. The first call creates it: all members must make that call."""
         if not self.member:
             raise UsageError(
-                f"rank {dist.get_rank()} is not in {self!r}; ask `.member` before `.pg()`",
+                f"rank {dist.get_rank()} is not in {self!r}; check `.member` before `.pg()`",
                 code="rank-not-in-group",
             )
         with self._lock:
@@ -88,7 +87,7 @@ class Group:
             return group
 
     def destroy(self) -> None:
-        """Take it down; the next use makes it anew. The default group stays."""
+        """Destroy the process group; the next use creates it again. The default group is kept."""
         with self._lock:
             if self.is_created and self._group is not self._default():
                 dist.destroy_process_group(self._group)
@@ -103,7 +102,8 @@ class Group:
         default = c10d._get_default_group()
         if self._default() is not default:
             raise UsageError(
-                f"{self!r} is of a job that was taken down: ask for it again", code="group-outdated"
+                f"the default group of {self!r} was destroyed: request the group again",
+                code="group-outdated",
             )
         is_default_backend = self.backend == _default_backend()
         if (
@@ -116,11 +116,11 @@ class Group:
             self._creations += 1
             self._split(default)
         elif self.member:
-            self._creations += 1  # the store still has what the last one of this name has left
+            self._creations += 1  # a new name: the store still has keys of the previous group
             self._alone()
 
     def _split(self, default: Any) -> None:
-        """All ranks of the job make all parts at once."""
+        """Create all parts at once; every rank of the job takes part."""
         with next_group_named(self._name(), alone=False):
             self._group = dist.split_group(
                 default,
@@ -132,7 +132,7 @@ class Group:
         self._left_out = self._group is None
 
     def _alone(self) -> None:
-        """Its members make it, and no other rank."""
+        """Create the group; only its members take part."""
         with next_group_named(self._name(), alone=True):
             self._group = dist.new_group(
                 list(self.ranks),
@@ -148,14 +148,14 @@ class Group:
         return self.timeout is not None or self.options is not None
 
     def _name(self) -> str:
-        """The same on every member, whatever else each of them has made before."""
+        """A name that is the same on every member, whatever groups they created before."""
         ranks = self.ranks or self.parts[0]
         text = f"{ranks} {self.backend} {self.purpose} {self._creations}"
         return f"headway-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 class _GroupRegistry:
-    """The groups of a job, for as long as its default group lives."""
+    """The groups of a job, as long as its default group exists."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -163,21 +163,21 @@ class _GroupRegistry:
         self.groups: dict[tuple[Ranks | tuple[Ranks, ...], str, str], Group] = {}
 
     def lookup(self, request: Group) -> Group:
-        """The group of that meaning: the one that is known, or this one from now on."""
+        """The registered group with the same ranks, backend and purpose, else this one."""
         default = c10d._get_default_group()
         with self.lock:
             if self.default is None or self.default() is not default:
-                self.default = weakref.ref(default)  # after a new start nothing of the old is left
+                self.default = weakref.ref(
+                    default
+                )  # groups of an earlier initialization are invalid
                 self.groups.clear()
-            members = (
-                request.ranks or request.parts
-            )  # the latter where a split leaves this rank out
+            members = request.ranks or request.parts  # parts if a split leaves this rank out
             key = (members, request.backend, request.purpose)
             registered = self.groups.setdefault(key, request)
         if (registered.timeout, registered.options) != (request.timeout, request.options):
             raise UsageError(
-                f"{registered!r} was asked for with another timeout or other options: "
-                "give this one a purpose of its own",
+                f"{registered!r} was requested with another timeout or other options: "
+                "use a different purpose",
                 code="group-options-differ",
             )
         registered.parts = registered.parts or request.parts
@@ -195,9 +195,9 @@ def group(
     timeout: timedelta | None = None,
     options: Any = None,
 ) -> Group:
-    """The group of these ranks for this purpose; nothing is made before `.pg()`.
+    """The group of these ranks for this purpose; nothing is created before `.pg()`.
 
-    All ranks of the job with its own backend are the default group, which is there already.
+    All ranks with the default backend are the default group, which already exists.
     """
     return _registry.lookup(
         Group(
@@ -218,17 +218,17 @@ def split(
     timeout: timedelta | None = None,
     options: Any = None,
 ) -> Group:
-    """This rank's group of several that share no rank; one without ranks where it is in none."""
+    """This rank's group of several disjoint ones; a group without ranks if it is in none."""
     checked = tuple(_check_ranks(part) for part in parts)
     times = Counter(chain.from_iterable(checked))
     duplicates = sorted(rank for rank, count in times.items() if count > 1)
     if duplicates:
         raise UsageError(
-            f"rank {duplicates[0]} is in two parts of the split {[list(part) for part in checked]}",
+            f"rank {duplicates[0]} is in more than one part of {[list(part) for part in checked]}",
             code="rank-twice",
         )
     if not checked:
-        raise UsageError("there are no parts of the split []", code="split-without-parts")
+        raise UsageError("the split has no parts", code="split-without-parts")
     mine = next((part for part in checked if dist.get_rank() in part), ())
     return _registry.lookup(
         Group(
@@ -248,17 +248,17 @@ def partition(
     *,
     timeout: timedelta | None = None,
 ) -> dict[str, Group]:
-    """This rank's group along each dimension of a mesh of all ranks, the last one the closest."""
+    """This rank's group along each dimension of a mesh of all ranks, the last one contiguous."""
     sizes = list(shape.values())
     world = dist.get_world_size()
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise UsageError(
-            f"a shape has a size of 1 or more for each name, not {dict(shape)}",
+            f"each size of a shape must be an integer of 1 or more, got {dict(shape)}",
             code="shape-invalid",
         )
     if math.prod(sizes) != world:
         raise UsageError(
-            f"{dict(shape)} is {math.prod(sizes)} ranks, but the job has {world}",
+            f"{dict(shape)} has {math.prod(sizes)} ranks, but the job has {world}",
             code="shape-world-size-mismatch",
         )
     return {
@@ -268,10 +268,11 @@ def partition(
 
 
 def ensure(*groups: Group) -> None:
-    """Make several groups now. Every rank of the job calls this at the same point.
+    """Create several groups now. Every rank of the job must call this at the same point.
 
-    One call of ncclCommSplit makes all parts of a split where the default group is bound to a
-    device; else each rank makes its own, and all ranks in one order, so that none waits for ever.
+    If the default group is bound to a device, one call of ncclCommSplit creates all parts of a
+    split. Otherwise each rank creates its own groups, all ranks in the same order, which avoids
+    deadlocks.
     """
     for item in sorted(
         set(groups), key=lambda item: (item.purpose, item.backend, item.parts, item.ranks)
@@ -280,7 +281,7 @@ def ensure(*groups: Group) -> None:
 
 
 def destroy() -> None:
-    """Take down every group that was made here; they can be used, and so made, again."""
+    """Destroy every group of this module; the next use creates it again."""
     for item in list(_registry.groups.values()):
         item.destroy()
 
@@ -292,19 +293,19 @@ def _check_ranks(ranks: Iterable[int]) -> Ranks:
         members = sorted(operator.index(rank) for rank in requested)
     except TypeError:
         raise UsageError(
-            f"ranks are whole numbers, not {requested!r}", code="rank-not-an-integer"
+            f"ranks must be integers, got {requested!r}", code="rank-not-an-integer"
         ) from None
     if not members or members[0] < 0 or members[-1] >= world:
         raise UsageError(
-            f"a group has ranks from 0 to {world - 1}, not {requested!r}", code="rank-out-of-range"
+            f"ranks must be from 0 to {world - 1}, got {requested!r}", code="rank-out-of-range"
         )
     if len(set(members)) != len(members):
-        raise UsageError(f"a rank is twice in {requested!r}", code="rank-twice")
+        raise UsageError(f"duplicate rank in {requested!r}", code="rank-twice")
     return tuple(members)
 
 
 def _along(sizes: Sequence[int], position: int) -> list[list[int]]:
-    """The ranks of each line of a mesh along one dimension."""
+    """The ranks of each row of a mesh along one dimension."""
     stride = math.prod(sizes[position + 1 :])
     outer = range(math.prod(sizes[:position]))
     block = stride * sizes[position]
@@ -319,7 +320,7 @@ def _default_backend() -> str:
 
 
 def _splits(default: Any) -> bool:
-    """Whether one call can split the default group: its communicator must be there already."""
+    """Whether one call can split the default group: its communicator must already exist."""
     device = getattr(default, "bound_device_id", None)
     if device is None or not torch.accelerator.is_available():
         return False
@@ -327,10 +328,10 @@ def _splits(default: Any) -> bool:
 
 
 class _NextGroup(threading.local):
-    """What this thread is about to make."""
+    """The group that this thread is about to create."""
 
     name: str | None = None
-    alone = False  # without the ranks that are no members
+    alone = False  # without the ranks that are not members
 
 
 _next_group = _NextGroup()
@@ -339,7 +340,7 @@ _installed = False
 
 @contextlib.contextmanager
 def next_group_named(name: str, *, alone: bool) -> Iterator[None]:
-    """What this thread makes meanwhile has this name; other threads are not touched."""
+    """Give the group that this thread creates inside this name; other threads are unaffected."""
     _install_hooks()
     _next_group.name, _next_group.alone = name, alone
     try:
@@ -356,7 +357,7 @@ def _install_hooks() -> None:
     split_source_original = getattr(c10d, "_get_split_source", None)
     if hash_original is None or split_source_original is None:
         raise UsageError(
-            "this torch names its process groups otherwise: use new_group instead",
+            f"process_groups does not support torch {torch.__version__}: use new_group instead",
             code="torch-not-supported",
         )
 

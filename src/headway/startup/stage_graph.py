@@ -16,7 +16,7 @@ from headway.errors import HeadwayError
 
 
 class StageError(HeadwayError):
-    """The stages cannot be run as they are declared."""
+    """The stages cannot be run as declared."""
 
 
 class StageFailed(StageError):
@@ -30,12 +30,12 @@ class StageFailed(StageError):
 
 
 class StageLate(StageError):
-    """A stage was not done in time."""
+    """A stage missed its deadline."""
 
     code = "stage-late"
 
     def __init__(self, stage: str, deadline: float) -> None:
-        super().__init__(f"the stage {stage} was not done in {deadline:g} s")
+        super().__init__(f"the stage {stage} missed its deadline of {deadline:g} s")
         self.stage = stage
 
 
@@ -45,12 +45,12 @@ PLACES = ("thread", "process", "main")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One piece of a start. Its arguments are the results of the stages they are named after."""
+    """A part of a start. Its arguments are the results of the stages with the same names."""
 
     name: str
     call: Callable[..., Any]
-    takes: tuple[str, ...] = ()  # in the order of its arguments
-    needs: tuple[str, ...] = ()  # those, and what else must be done before
+    takes: tuple[str, ...] = ()  # stages whose results are its arguments, in order
+    needs: tuple[str, ...] = ()  # those and other stages that must finish first
     where: Where = "thread"
     deadline: float | None = None
 
@@ -62,22 +62,22 @@ def declare(
     where: str,
     deadline: float | None,
 ) -> Stage:
-    """A stage, from a function and what was said of it."""
+    """Make a stage from a function and its options."""
     if where not in PLACES:
         raise StageError(
-            f"the stage {name} is to run in {where!r}; it can in {', '.join(PLACES)}",
+            f"the stage {name} has where={where!r}; it must be one of {', '.join(PLACES)}",
             code="stage-place-unknown",
         )
     if deadline is not None and deadline <= 0:
         raise StageError(
-            f"the stage {name} has a deadline of {deadline} s; it must be above 0",
+            f"the stage {name} has a deadline of {deadline} s; it must be greater than 0",
             code="stage-deadline-invalid",
         )
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(call).parameters.values()
     if any(parameter.kind in kinds for parameter in parameters):
         raise StageError(
-            f"the stage {name} takes * arguments; name the stages that it needs",
+            f"the stage {name} has * or ** parameters; name the stages that it needs",
             code="stage-arguments-unnamed",
         )
     takes = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
@@ -86,15 +86,15 @@ def declare(
 
 
 def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
-    """One after the other so that none comes before what it needs; else as they were declared.
+    """Sort stages so that each comes after what it needs, otherwise in order of declaration.
 
-    It depends on nothing but the declarations, so that it is the same on all ranks.
+    The order depends only on the declarations, so it is the same on all ranks.
     """
     names = [stage.name for stage in stages]
     for name in names:
         if names.count(name) > 1 or name in given:
             raise StageError(
-                f"there are two stages {name}; each name can be used once",
+                f"duplicate stage {name}; each name can be used once",
                 code="stage-twice",
                 stage=name,
             )
@@ -103,7 +103,7 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
             if need not in names and need not in given:
                 known = ", ".join([*given, *names])
                 raise StageError(
-                    f"the stage {stage.name} needs {need}; there are {known}",
+                    f"the stage {stage.name} needs {need}, which does not exist; there are {known}",
                     code="stage-unknown",
                     stage=need,
                 )
@@ -115,7 +115,7 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
         if ready is None:
             cycle = _find_cycle(remaining, done)
             raise StageError(
-                f"the stages {' -> '.join(cycle)} wait for each other",
+                f"the stages {' -> '.join(cycle)} form a cycle",
                 code="stages-in-a-circle",
                 stages=cycle,
             )

@@ -16,19 +16,19 @@ from typing import Any
 from headway.errors import HeadwayError
 from headway.startup.stage_graph import Stage
 
-POLL_S = 0.5  # how often it looks whether the rank still lives
+POLL_S = 0.5  # interval of the check whether the parent is alive
 
 
 class WorkerLost(HeadwayError):
-    """The process died, or what it made cannot be handed over."""
+    """The process died, or its arguments or result cannot be transferred."""
 
 
 class StageRaised(Exception):
-    """The stage raised there; this is what it said."""
+    """The stage raised in its process; holds the traceback."""
 
 
 class StageProcess:
-    """One stage's process. Tensors come back in shared memory."""
+    """The process of a stage. Tensors are returned in shared memory."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -45,7 +45,7 @@ class StageProcess:
         child_end.close()
 
     def run(self, arguments: list[Any]) -> Any:
-        """Its result; waits for it."""
+        """Run the stage and return its result."""
         try:
             self._pipe.send(arguments)
         except (OSError, ValueError):
@@ -54,7 +54,7 @@ class StageProcess:
             ) from None
         except Exception as error:
             raise WorkerLost(
-                f"its arguments cannot be handed to a process: {error}",
+                f"its arguments cannot be sent to a process: {error}",
                 code="stage-arguments-not-picklable",
             ) from error
         try:
@@ -64,7 +64,7 @@ class StageProcess:
                 f"its process died ({self._exit_text()})", code="stage-process-died"
             ) from None
         with contextlib.suppress(OSError):
-            self._pipe.send(None)  # the tensors are ours now: it may go
+            self._pipe.send(None)  # the tensors are mapped here: the process may exit
         if kind == "raised":
             raise StageRaised(value)
         if kind == "lost":
@@ -76,7 +76,7 @@ class StageProcess:
         return f"exit code {self._process.exitcode}"
 
     def stop(self) -> None:
-        """It is not needed any more."""
+        """End the process."""
         with contextlib.suppress(OSError):
             self._pipe.close()
         if self._process.is_alive():
@@ -87,7 +87,7 @@ class StageProcess:
 
 
 def _context() -> Any:
-    """With torch its own, which hands tensors over in shared memory."""
+    """The fork context; torch's own, if loaded, transfers tensors in shared memory."""
     if "torch" in sys.modules:
         from torch import multiprocessing as torch_multiprocessing
 
@@ -98,11 +98,11 @@ def _context() -> Any:
 def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> None:
     other.close()
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     try:
         arguments = pipe.recv()
     except (EOFError, OSError):
-        os._exit(0)  # not needed after all
+        os._exit(0)  # the parent does not need the stage
     try:
         reply = ("done", stage.call(*arguments))
     except BaseException:
@@ -110,14 +110,14 @@ def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> No
     try:
         pipe.send(reply)
     except Exception as error:
-        pipe.send(("lost", f"its result cannot be handed over from a process: {error}"))
+        pipe.send(("lost", f"its result cannot be sent from a process: {error}"))
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     os._exit(0)
 
 
 def _exit_with_parent(parent: int) -> None:
-    """A rank that is killed cannot end it."""
+    """Exit when the parent is gone: a killed parent cannot end its children."""
     while os.getppid() == parent:
         time.sleep(POLL_S)
     os._exit(1)

@@ -60,7 +60,7 @@ class Results(Mapping[str, Any]):
 
 
 class Stages:
-    """A start, taken apart.
+    """Declare and run the stages of a start.
 
     stages = Stages()
 
@@ -72,11 +72,11 @@ class Stages:
 
     results = stages.run()
 
-    Arguments are the results of the stages they are named after. `where` is `thread` for what waits
-    for disks and networks or computes outside Python, `process` for work in Python itself, and
-    `main` for what must be in the main thread: CUDA contexts, process groups, everything that
-    communicates. Those run in one order, the same on all ranks. With `seed`, torch's random numbers
-    begin anew in each stage of the main thread, so that they do not depend on the others.
+    Arguments are the results of the stages with the same names. `where` is `thread` for stages that
+    wait for disks and networks or compute outside Python, `process` for Python code, and `main` for
+    everything that must run in the main thread: CUDA contexts, process groups, communication. Main
+    stages run in one order, the same on all ranks. With `seed`, each main stage seeds torch's
+    random numbers, so that they do not depend on other stages.
     """
 
     def __init__(self, *, seed: int | None = None) -> None:
@@ -91,7 +91,7 @@ class Stages:
         where: Where = "thread",
         deadline: float | None = None,
     ) -> Callable[[F], F]:
-        """Declare a function as a stage; its name is the function's, if none is given."""
+        """Declare a function as a stage; `name` defaults to the function's name."""
 
         def decorate(call: F) -> F:
             self.add(call, name, needs=needs, where=where, deadline=deadline)
@@ -108,11 +108,11 @@ class Stages:
         where: Where = "thread",
         deadline: float | None = None,
     ) -> None:
-        """The same without a decorator."""
+        """Declare a stage without a decorator."""
         self._stages.append(declare(call, name or call.__name__, needs, where, deadline))
 
     def run(self, *, overlap: bool = True, **given: Any) -> Results:
-        """Run them all; `given` are values that stages may take. Without `overlap` one by one."""
+        """Run all stages, one at a time if `overlap` is False; `given` are values for arguments."""
         ordered = order(self._stages, tuple(given))
         start = time.monotonic()
         runner = StageRunner(ordered, given, seed=self.seed, overlap=overlap)
@@ -120,15 +120,15 @@ class Stages:
         return Results(values, runner.seconds(), time.monotonic() - start)
 
 
-GRACE_S = 1.0  # for threads that run when another stage has failed
-PATIENCE_S = 5.0  # with those that still run when the process ends
+GRACE_S = 1.0  # wait for running threads after another stage failed
+PATIENCE_S = 5.0  # the same at the end of the process
 
-_agreements = itertools.count()  # the ranks compare each run of stages, by a key of its own
+_agreements = itertools.count()  # each run of stages is compared between ranks by its own key
 
 
 class StageRunner:
-    """One run. The main thread works through its own stages in their order; every stage that is
-    done starts the threads that waited for it."""
+    """One run: the main thread runs its stages in order; each finished stage starts the threads
+    that waited for it."""
 
     def __init__(
         self, stages: Sequence[Stage], given: Mapping[str, Any], *, seed: int | None, overlap: bool
@@ -147,9 +147,9 @@ class StageRunner:
         self._main = threading.get_ident()
 
     def run(self) -> dict[str, Any]:
-        """All of them, or the first error."""
+        """Run all stages and return their results, or raise the first error."""
         by_process = [stage for stage in self.stages if stage.where == "process"]
-        if self.overlap:  # before there are threads
+        if self.overlap:  # before any thread starts
             _check_forks(by_process)
             self._workers = {stage.name: StageProcess(stage) for stage in by_process}
         watch = threading.Thread(target=self._watch, name="headway-stages", daemon=True)
@@ -180,7 +180,7 @@ class StageRunner:
         return self.values
 
     def seconds(self) -> dict[str, float]:
-        """How long each stage took."""
+        """Duration of each stage."""
         return {name: (end - begin) / 1e9 for name, (begin, end) in self.spans.items()}
 
     # Waiting
@@ -195,7 +195,7 @@ class StageRunner:
         return all(name in self.values for name in names)
 
     def _start_ready(self) -> None:
-        """Threads for all whose needs are there; called whenever a stage is done."""
+        """Start threads for the stages that are ready; called when a stage is done."""
         with self._change:
             if self._failure:
                 return
@@ -227,7 +227,7 @@ class StageRunner:
         start = time.monotonic_ns()
         with self._change:
             self._started_at[stage.name] = start / 1e9
-            self._change.notify_all()  # for who watches deadlines
+            self._change.notify_all()  # for the deadline watcher
         try:
             with sdk.span(stage.name):
                 value = self._call(stage)
@@ -254,7 +254,7 @@ class StageRunner:
             try:
                 return worker.run(arguments)
             except WorkerLost:
-                if isinstance(self._failure, StageLate):  # it was killed for that
+                if isinstance(self._failure, StageLate):  # killed because of its deadline
                     raise self._failure from None
                 raise
         if self.seed is not None and stage.where == "main" and "torch" in sys.modules:
@@ -264,7 +264,7 @@ class StageRunner:
     # Deadlines
 
     def _watch(self) -> None:
-        """Ends what is late: the run, and the process or the main thread that is at it."""
+        """End the run at a missed deadline, and stop the process or main thread of that stage."""
         with self._change:
             while self._failure is None:
                 due = self._due()
@@ -283,7 +283,7 @@ class StageRunner:
                     self._workers[stage.name].stop()
 
     def _due(self) -> tuple[Stage, float] | None:
-        """The stage whose deadline comes first, and the time until then."""
+        """The stage with the earliest deadline, and the remaining time."""
         now = time.monotonic()
         running = [
             (stage, self._started_at[stage.name] + stage.deadline - now)
@@ -297,7 +297,7 @@ class StageRunner:
     # Ranks
 
     def _check_ranks(self) -> None:
-        """Once there is a process group: every rank must have declared the same main stages."""
+        """Check that all ranks declared the same main stages, once there is a process group."""
         distributed: Any = sys.modules.get("torch.distributed")
         if self._ranks_checked or distributed is None or not distributed.is_available():
             return
@@ -320,7 +320,7 @@ class StageRunner:
             )
 
     def _emit_graph(self) -> None:
-        """The graph, for the report."""
+        """Write the graph to the journal, for the report."""
         recorder = sdk.active_recorder()
         if recorder is not None:
             rows = [
@@ -331,19 +331,19 @@ class StageRunner:
 
 
 class _Interrupt(BaseException):
-    """The stage in the main thread is late."""
+    """The stage in the main thread missed its deadline."""
 
 
 class _Finished(Exception):
-    """Nothing is wrong: the run has ended."""
+    """The run has ended without an error."""
 
 
 def _check_forks(stages: Sequence[Stage]) -> None:
-    """A child of a process with a CUDA context cannot use it, and may hang on its locks."""
+    """StageError if CUDA is initialized: a forked process could hang on its locks."""
     if stages and _device() is not None:
         raise StageError(
-            f"the stage {stages[0].name} is to run in a process of its own, and CUDA is already "
-            "initialized; run the stages before anything uses the GPU, or this one in a thread",
+            f"the stage {stages[0].name} cannot run in a process because CUDA is already "
+            "initialized; run the stages before anything uses the GPU, or use where='thread'",
             code="stage-process-after-cuda",
         )
 
@@ -354,7 +354,7 @@ def _seed(seed: int, name: str) -> int:
 
 
 def _device() -> int | None:
-    """The GPU of this thread; a new one would begin with the first GPU."""
+    """The GPU of this thread; a new thread would start with the first GPU."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda._initialized:
         return None

@@ -1,6 +1,6 @@
 """Choose the fewest configs that are fast enough for every key, and write the file the probe reads.
 
-The choice is a set cover: exact for small problems, greedy beyond.
+The choice is a set cover, exact for small problems and greedy for large ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FUSION = {"ExternKernel": "TritonTemplate", "TritonTemplate": "ExternKernel"}
 
 @dataclass(frozen=True)
 class KeyAdvice:
-    """For one key: the best of all, and what to take of those that are kept."""
+    """For one key: the best config, and which of the kept configs to use."""
 
     key: Key
     timings: KeyTimings
@@ -34,36 +34,36 @@ class KeyAdvice:
 
     @property
     def loss(self) -> float:
-        """How much slower than the best, as a share."""
+        """Slowdown relative to the best config, as a fraction."""
         return self.losses[self.use[0]]
 
 
 @dataclass(frozen=True)
 class KernelAdvice:
-    """For one kernel: the fewest configs that keep within the loss for every key."""
+    """For one kernel: the fewest configs that stay within the loss for every key."""
 
     kernel: Kernel
     kept_configs: tuple[int, ...]
     keys: tuple[KeyAdvice, ...]
-    untunable: int  # keys of which no config worked: they are tuned in full again
+    untunable: int  # keys without a working config, which are fully tuned again
 
     @property
     def loss(self) -> float:
-        """The most that any key loses, as a share."""
+        """Largest slowdown of any key, as a fraction."""
         return max((key.loss for key in self.keys), default=0.0)
 
     @property
     def spent(self) -> float:
-        """Seconds of tuning in the process that spent the most."""
+        """Seconds of tuning in the process with the most."""
         return self.kernel.seconds + self.kernel.compile_seconds
 
     @property
     def predicted(self) -> float:
-        """Seconds that the same keys cost with the kept configs, at most."""
+        """Upper bound of the seconds that the same keys cost with the kept configs."""
         return sum(self._cost(key) for key in self.keys)
 
     def _cost(self, key: KeyAdvice) -> float:
-        """One left is not benchmarked; what it took to compile and benchmark it is the most."""
+        """A single config is not benchmarked; its compile and benchmark time is an upper bound."""
         costs = [key.timings.seconds.get(config) for config in key.use]
         if all(costs):
             return sum(median(cost) for cost in costs if cost)
@@ -72,7 +72,7 @@ class KernelAdvice:
         return share * (benchmarks + self.kernel.compile_seconds)
 
     def ranking(self) -> list[tuple[int, int, float, float]]:
-        """Each config with the keys it won, its median and its worst distance from the best."""
+        """Each config with its number of wins, median slowdown and worst slowdown."""
         rows = []
         for config in range(len(self.kernel.configs)):
             config_losses = [key.losses[config] for key in self.keys if config in key.losses]
@@ -84,7 +84,7 @@ class KernelAdvice:
 
 
 def advise(kernel: Kernel, loss: float) -> KernelAdvice:
-    """The advice for one kernel; `loss` is a share."""
+    """The advice for one kernel; `loss` is a fraction."""
     times_by_key = {key: timings.times() for key, timings in kernel.keys.items()}
     untunable = sum(not times for times in times_by_key.values())
     losses_by_key = {key: losses(times) for key, times in times_by_key.items() if times}
@@ -102,10 +102,10 @@ def advise(kernel: Kernel, loss: float) -> KernelAdvice:
 
 
 def _partner(kernel: Kernel, use: int, losses_of_key: dict[int, float]) -> list[int]:
-    """A library's kernel beside a template of Triton, and the other way round.
+    """The best library kernel for a Triton template, and the other way round.
 
-    What follows a product can be fused into a template only. Which of the two is better then,
-    torch finds out by itself, so it is given the best of both.
+    Only a template can be fused with the operations after a product. torch decides which of the
+    two is faster then, so both are kept.
     """
     partner_kind = FUSION.get(kernel.configs[use].get("by", ""))
     candidates = [
@@ -116,7 +116,7 @@ def _partner(kernel: Kernel, use: int, losses_of_key: dict[int, float]) -> list[
 
 
 def same_setup(kernels: Sequence[Kernel]) -> tuple[Setup | None, list[Kernel]]:
-    """The GPU and Triton that most of the tuning was done on, and the kernels tuned there."""
+    """The setup with most of the tuning time, and the kernels tuned there."""
     seconds: dict[Setup, float] = {}
     for kernel in kernels:
         seconds[kernel.setup] = seconds.get(kernel.setup, 0.0) + kernel.seconds + 1e-9
@@ -170,12 +170,10 @@ def _kernel_to_dict(advice: KernelAdvice) -> dict[str, Any]:
 
 
 def find_advice_file(path: str) -> Path:
-    """The file of advice that a user names: itself, or the run it belongs to."""
+    """The advice file for a path, which may be the file or a run folder."""
     named = Path(path)
     if not named.exists():
-        raise RunNotFound(
-            f"there is no run and no file at {path}; type `ls headway` to see your runs"
-        )
+        raise RunNotFound(f"no run or file at {path}; type `ls headway` to see your runs")
     file = named / ADVICE_FILE if named.is_dir() else named
     if not file.exists():
         raise UsageError(
@@ -187,7 +185,7 @@ def find_advice_file(path: str) -> Path:
 
 
 def check_advice_file(path: Path) -> None:
-    """One sentence for a file that is not what the probe expects."""
+    """UsageError if the file is not valid advice for the probe."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         schema = content["schema"]
@@ -206,11 +204,11 @@ def check_advice_file(path: Path) -> None:
         )
 
 
-EXACT = 200_000  # sets that are looked at before the greedy answer is taken
+EXACT = 200_000  # sets to check before the greedy solution is used
 
 
 def losses(times: Mapping[int, float]) -> dict[int, float]:
-    """How much slower each config is than the best of this key, as a share of the best."""
+    """Slowdown of each config relative to the best of this key, as a fraction."""
     best = min(times.values())
     if best == 0:
         return {config: 0.0 if ms == 0 else math.inf for config, ms in times.items()}
@@ -220,10 +218,10 @@ def losses(times: Mapping[int, float]) -> dict[int, float]:
 def cover(keys: Sequence[Mapping[int, float]], loss: float) -> list[int]:
     """The smallest set with a config within `loss` of the best for every key.
 
-    `keys` are the losses of each key's configs. Of several smallest sets, the one that loses least
-    in all. Exact as long as there are few enough sets of that size, greedy beyond.
+    `keys` are the losses of each key's configs. Of several smallest sets, returns the one with the
+    least total loss. Exact up to EXACT sets, greedy beyond.
     """
-    covered: dict[int, int] = {}  # config -> the keys it is good for, as bits
+    covered: dict[int, int] = {}  # config -> bit mask of the keys it is good for
     for bit, key in enumerate(keys):
         for config, key_loss in key.items():
             if key_loss <= loss:
@@ -276,7 +274,7 @@ def _greedy(
 
 
 def _undominated(covered: Mapping[int, int], keys: Sequence[Mapping[int, float]]) -> dict[int, int]:
-    """Without those whose keys another one has too, and more of them or with less lost."""
+    """Remove configs whose keys are covered by another one with more keys or less loss."""
     undominated: dict[int, int] = {}
     order = sorted(
         covered,

@@ -16,7 +16,7 @@ KINDS = ("triton", "inductor", "template")
 
 @dataclass(frozen=True)
 class Setup:
-    """Where timings are good: a change of GPU or Triton starts over."""
+    """The hardware and versions that timings are valid for."""
 
     gpu: str | None
     triton: str | None
@@ -29,39 +29,39 @@ class Setup:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of one kernel, as JSON: a kernel is tuned once for each."""
+    """A tuning key of a kernel, as JSON: the kernel is tuned once per key."""
 
     text: str
     rest: str = ""
 
     @property
     def values(self) -> list[Any]:
-        """As they were told."""
+        """The values as recorded."""
         values: list[Any] = json.loads(self.text)
         return values
 
 
 @dataclass
 class KeyTimings:
-    """All that was measured for one key, by the index of the config; None where it failed."""
+    """Measurements for one key, by index of the config; None for a failed one."""
 
     ms: dict[int, list[float | None]] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
 
     def time(self, config: int) -> float:
-        """The median over all processes that tuned this key; endless for what ever failed."""
+        """The median over all processes that tuned this key; infinite if it failed in any."""
         values = self.ms.get(config, [None])
         return math.inf if None in values else median(ms for ms in values if ms is not None)
 
     def times(self) -> dict[int, float]:
-        """The configs that worked."""
+        """Times of the configs that worked in every process."""
         values = {config: self.time(config) for config in self.ms}
         return {config: ms for config, ms in values.items() if math.isfinite(ms)}
 
 
 @dataclass
 class Kernel:
-    """One kernel over all processes of a run."""
+    """A kernel with the measurements of all processes of a run."""
 
     kind: str
     id: str
@@ -73,22 +73,22 @@ class Kernel:
     keys: dict[Key, KeyTimings] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)  # journal -> seconds of benchmarks
     compiled: dict[str, float] = field(default_factory=dict)  # journal -> seconds of compiles
-    pruned: int = 0  # tunings of which an earlier file had taken configs away
-    unrecorded: int = 0  # tunings over the limits of the record
+    pruned: int = 0  # tunings with configs removed by an earlier advice file
+    unrecorded: int = 0  # tunings beyond the limits of the record
     numbers: dict[str, int] = field(default_factory=dict)  # config as JSON -> its index
 
     @property
     def seconds(self) -> float:
-        """Benchmarks, in the process that did the most of them."""
+        """Benchmark time in the process with the most."""
         return max(self.spent.values(), default=0.0)
 
     @property
     def compile_seconds(self) -> float:
-        """Compiles of its configs, in as far as they are not in `seconds`."""
+        """Compile time of its configs that is not part of `seconds`."""
         return max(self.compiled.values(), default=0.0)
 
     def index(self, config: Mapping[str, Any]) -> int:
-        """The number of a config, a new one if it was not seen yet."""
+        """The index of a config; appends it if it is new."""
         name = json.dumps(config, sort_keys=True)
         if name not in self.numbers:
             self.numbers[name] = len(self.configs)
@@ -97,7 +97,7 @@ class Kernel:
 
 
 def collect(journals: Iterable[Journal]) -> list[Kernel]:
-    """Every kernel that was tuned, the costliest first."""
+    """Every tuned kernel, most expensive first."""
     kernels: dict[tuple[Setup, str, str], Kernel] = {}
     for journal in journals:
         _read(journal, kernels)
@@ -105,7 +105,7 @@ def collect(journals: Iterable[Journal]) -> list[Kernel]:
 
 
 def _read(journal: Journal, kernels: dict[tuple[Setup, str, str], Kernel]) -> None:
-    """One journal: its numbers of configs are its own."""
+    """Read one journal; its config numbers are local to it."""
     here: dict[tuple[str, str], tuple[Kernel, list[int]]] = {}
     for event in journal.named("autotune_kernel", "autotune"):
         try:
@@ -119,7 +119,7 @@ def _read(journal: Journal, kernels: dict[tuple[Setup, str, str], Kernel]) -> No
                 kernel, numbers = here[kind, name]
                 _add(kernel, numbers, event, journal.name)
         except (KeyError, TypeError, ValueError, IndexError):
-            continue  # damaged, or about a kernel whose line was lost
+            continue  # damaged, or of a kernel whose line is missing
 
 
 def _kernel(
@@ -150,12 +150,12 @@ def _add(kernel: Kernel, numbers: list[int], event: Mapping[str, Any], journal: 
     kernel.spent[journal] = kernel.spent.get(journal, 0.0) + seconds
     compiled = _seconds(event.get("compiled", 0.0))
     kernel.compiled[journal] = kernel.compiled.get(journal, 0.0) + compiled
-    if len(entries) < int(event["of"]):  # an earlier file had taken some away
+    if len(entries) < int(event["of"]):  # an earlier advice file removed some
         kernel.pruned += 1
         return
     timings = kernel.keys.setdefault(key, KeyTimings())
     for config in {entry[0] for entry in entries}:
-        # What cannot be told apart is kept together, and the best of it is found again.
+        # Configs with equal descriptions are merged; tuning finds the best of them again.
         times = [ms for number, ms, _ in entries if number == config]
         worked = [ms for ms in times if ms is not None]
         timings.ms.setdefault(config, []).append(min(worked, default=None))
@@ -174,7 +174,7 @@ def _entries(
 
 
 def _time(value: Any) -> float | None:
-    """A measured time; None for what failed, or is none."""
+    """A measured time; None if it failed or is invalid."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) and value >= 0 else None
 

@@ -17,7 +17,7 @@ MAX_ROWS = 8  # of a kernel's keys, and of its configs
 def report_lines(
     setup: Setup, kernels: Sequence[KernelAdvice], *, everything: bool = False
 ) -> Iterator[str]:
-    """What `headway autotune` prints."""
+    """Yield the lines that `headway autotune` prints."""
     yield _headline(kernels)
     yield f"  recorded on {setup}" + (f", driver {setup.driver}" if setup.driver else "")
     yield ""
@@ -61,11 +61,11 @@ def _remarks(advice: KernelAdvice) -> str:
     kernel = advice.kernel
     remarks = []
     if kernel.pruned:
-        remarks.append(f"{kernel.pruned} tuned with a pruned set already")
+        remarks.append(f"{kernel.pruned} tuned with an already pruned set")
     if kernel.unrecorded:
-        remarks.append(f"{kernel.unrecorded} keys beyond the record")
+        remarks.append(f"{kernel.unrecorded} keys beyond the recording limit")
     if advice.untunable:
-        remarks.append(f"{advice.untunable} keys without a config that works")
+        remarks.append(f"{advice.untunable} keys without a working config")
     return f"  ({', '.join(remarks)})" if remarks else ""
 
 
@@ -76,7 +76,7 @@ def _kernel(advice: KernelAdvice, rows: float) -> Iterator[str]:
         best = (
             f"{describe_config(kernel.configs[key.best])} won, {key.timings.time(key.best):.4g} ms"
         )
-        used = f"; {describe_config(kernel.configs[key.use[0]])} is taken, {key.loss:.1%} slower"
+        used = f"; {describe_config(kernel.configs[key.use[0]])} is used, {key.loss:.1%} slower"
         yield f"    {_key_text(advice, key)}: {best}{'' if key.use[0] == key.best else used}"
     if len(advice.keys) > rows:
         yield f"    and {len(advice.keys) - int(rows)} more keys"
@@ -116,7 +116,7 @@ DEFAULTS = {"num_ctas": 1}
 
 
 def python_code(advice: KernelAdvice, loss: float) -> str:
-    """For a kernel of `@triton.autotune`: its kept configs, and a function that keeps to them."""
+    """Code for a `@triton.autotune` kernel: the kept configs, and a function to prune to them."""
     return "\n".join(_code_lines(advice, loss)) + "\n"
 
 
@@ -166,7 +166,7 @@ def _pruner(advice: KernelAdvice, configs: list[dict[str, Any]]) -> Iterator[str
 
 
 def config_code(config: dict[str, Any]) -> str:
-    """One config as it is written in a source file."""
+    """A config as Python code."""
     options = [
         f"{name}={config[name]!r}"
         for name in OPTIONS

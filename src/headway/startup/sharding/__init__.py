@@ -1,4 +1,4 @@
-"""Sharded tables without a collective per table: one plan, broadcast once, built on each rank.
+"""Sharded tables without a collective per table: one plan, broadcast once, used on each rank.
 
 tables = [sharding.Table("user", rows=10_000_000, dim=128, lookups=20), ...]
 plan = sharding.share(lambda: sharding.plan(tables, world_size), tables)
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.startup.sharding.tensors import metadata as metadata
     from headway.startup.sharding.tensors import sharded_tensors as sharded_tensors
 
-# Planning needs no torch: a plan can be made and looked at anywhere.
+# Planning does not import torch.
 _HOMES = {
     "Balance": "planner",
     "PlanCache": "plan_cache",

@@ -20,8 +20,8 @@ from headway.startup.sharding.sharding_plan import (
     gc_paused,
 )
 
-HEADER = 40  # bytes: the length of what follows, and its hash
-BLOCK = 1 << 16  # bytes of the first broadcast; the plan of some hundred tables fits in
+HEADER = 40  # bytes: length and hash of the content
+BLOCK = 1 << 16  # bytes of the first broadcast, enough for the plan of some hundred tables
 
 
 def share(
@@ -31,10 +31,10 @@ def share(
     group: Any = None,
     timeout: timedelta | None = None,
 ) -> ShardingPlan:
-    """Rank 0's plan, on every rank of the group.
+    """Broadcast rank 0's plan to every rank of the group.
 
-    A function is called on rank 0 only. What a rank gives besides, its plan or its tables, is
-    compared with what came; if one disagrees, all of them raise, and say what differs.
+    A function is called on rank 0 only. Plans or tables that other ranks pass are compared with the
+    received plan; if any rank disagrees, all ranks raise an error with the difference.
     """
     plans: list[ShardingPlan] = []
 
@@ -44,7 +44,7 @@ def share(
             raise UsageError("rank 0 has no plan to share", code="plan-missing")
         if own_plan.world_size != dist.get_world_size(group):
             raise UsageError(
-                f"the plan is for {own_plan.world_size} ranks, and the group has "
+                f"the plan is for {own_plan.world_size} ranks, but the group has "
                 f"{dist.get_world_size(group)}",
                 code="plan-world-size-mismatch",
             )
@@ -70,18 +70,18 @@ def broadcast_and_check(
     group: Any = None,
     timeout: timedelta | None = None,
 ) -> Any:
-    """What `make` gives on rank 0, once no rank objects to it: on all ranks, or on none."""
+    """Return rank 0's `make()` on all ranks, or raise on all ranks if any `check` objects."""
     rank = dist.get_rank(group)
     if rank < 0:
         raise UsageError(
-            f"rank {dist.get_rank()} is not in the group that shares a plan",
+            f"rank {dist.get_rank()} is not in the group of the plan",
             code="rank-not-in-group",
         )
     content, failure = b"", None
     if rank == 0:
         try:
             content = canonical_json({"content": make()})
-        except Exception as error:  # or the others would wait for it in vain
+        except Exception as error:  # the other ranks wait for an answer
             failure = error
             fields = {"failure": str(error) or repr(error), "usage": isinstance(error, UsageError)}
             code = error.code if isinstance(error, HeadwayError) else ""
@@ -113,7 +113,7 @@ def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None)
         received += _broadcast_bytes(rest, device, group, timeout)
     if hashlib.sha256(received).digest() != start[8:HEADER]:
         raise HeadwayError(
-            "the plan did not arrive from rank 0 as it was sent", code="plan-transfer-damaged"
+            "the plan from rank 0 was damaged in transfer", code="plan-transfer-damaged"
         )
     return received
 
@@ -128,7 +128,6 @@ def _broadcast_bytes(content: bytes, device: Any, group: Any, timeout: timedelta
 
 
 def _all_agree(answer: str, rank: int, group: Any, timeout: timedelta | None) -> None:
-    """HeadwayError on all ranks if one of them objects."""
     has_objection = torch.tensor([int(bool(answer))], device=_device(group))
     _wait(lambda: dist.all_reduce(has_objection, dist.ReduceOp.MAX, group, async_op=True), timeout)
     if not int(has_objection.item()):
@@ -158,7 +157,7 @@ def _wait(start: Callable[[], Any], timeout: timedelta | None) -> None:
 
 
 def _device(group: Any) -> Any:
-    """Where a tensor must be for this group."""
+    """The device for tensors of this group's collectives."""
     backends = str(dist.get_backend_config(group))
     if "cpu:" in backends or "gloo" in backends:
         return torch.device("cpu")
@@ -167,8 +166,8 @@ def _device(group: Any) -> Any:
 
 def _shard_difference(here: ShardingPlan, there: ShardingPlan) -> str:
     if here.world_size != there.world_size:
-        return f"it is for {here.world_size} ranks here and for {there.world_size} in the plan"
+        return f"it is for {here.world_size} ranks here and {there.world_size} in the plan"
     for table in here.tables:
         if here.of(table.name) != there.of(table.name):
-            return f"table {table.name!r} is sharded otherwise here"
+            return f"table {table.name!r} is sharded differently here"
     return "the order of the shards"

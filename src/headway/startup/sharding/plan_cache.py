@@ -1,4 +1,4 @@
-"""Keep plans across restarts, by a hash of everything they depend on."""
+"""Cache plans across restarts, by a hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SCHEMA = 1
 
 
 class PlanCache:
-    """A folder of plans; what cannot be read, or was changed, is as if it were not there."""
+    """A folder of plans; unreadable or modified entries are ignored."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).expanduser()
         if self.folder.exists() and not self.folder.is_dir():
             raise UsageError(
-                f"{folder} is a file; plans are kept in a folder", code="plan-folder-is-a-file"
+                f"{folder} is a file; the plan cache needs a folder", code="plan-folder-is-a-file"
             )
 
     def plan(
         self, tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
     ) -> ShardingPlan:
-        """The plan for these tables, read if it is there, else made and kept. For rank 0."""
+        """The cached plan for these tables, else a new one, which is stored. For rank 0."""
         request = {
             "planner": "headway",
             "tables": [asdict(table) for table in tables],
@@ -53,7 +53,7 @@ class PlanCache:
         return new_plan
 
     def read(self, request: Mapping[str, Any]) -> Any:
-        """What was kept for these facts, or None."""
+        """The plan stored for this request, or None."""
         try:
             entry = json.loads(_content(self._path(request)))
             is_valid = entry["schema"] == SCHEMA and entry["asked"] == digest(request)
@@ -62,7 +62,7 @@ class PlanCache:
             return None
 
     def write(self, request: Mapping[str, Any], plan: Any) -> None:
-        """Keep a plan, at once; a folder that cannot be written keeps nothing."""
+        """Store a plan atomically; errors are ignored."""
         path = self._path(request)
         entry = {"schema": SCHEMA, "asked": digest(request), "hash": digest(plan), "plan": plan}
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -79,8 +79,8 @@ class PlanCache:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file, and not of a pipe that somebody has put there: nobody may ever write to it."""
+    """Read a regular file; does not block if the path is a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read()

@@ -15,11 +15,11 @@ import torch
 
 from headway.compile.precompile.guards import code_text
 
-MAX_DEPTH = 12  # nested settings that are looked at
+MAX_DEPTH = 12  # nesting levels
 
 
 def describe_inputs(value: Any, enclosing: tuple[int, ...] = ()) -> Any:
-    """A thing by its type and all that it holds; a tensor by its shape."""
+    """Describe a value by its type and content; a tensor by its type, shape and dtype."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, Enum):
@@ -78,7 +78,7 @@ def _function(function: types.FunctionType, enclosing: tuple[int, ...]) -> Any:
 
 
 def _called_functions(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """It, and the functions of its module that it may call."""
+    """Yield the function, and functions of its module that it may call."""
     todo, visited = [function], {function}
     while todo:
         current = todo.pop()
@@ -98,7 +98,7 @@ def _cell_content(cell: types.CellType) -> Any:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What it looks up in its module."""
+    """Yield the globals that it uses."""
     for name in dict.fromkeys(_global_names(function.__code__)):
         if name in function.__globals__:
             yield name, function.__globals__[name]
@@ -122,7 +122,7 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _attributes(value: Any, enclosing: tuple[int, ...]) -> Any:
-    """The attributes of an object; of one of C that has none, its content."""
+    """The attributes of an object, or a hash of its pickle if it has none."""
     attributes = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
@@ -133,5 +133,5 @@ def _attributes(value: Any, enclosing: tuple[int, ...]) -> Any:
         return describe_inputs(attributes, enclosing)
     try:
         return hashlib.sha256(pickle.dumps(value, 4)).hexdigest()[:16]
-    except Exception:  # a lock, a handle: there is nothing to know of it
+    except Exception:  # a lock or handle, which has no content
         return None

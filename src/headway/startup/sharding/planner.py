@@ -1,4 +1,4 @@
-"""Assign tables to ranks: memory and lookups balanced, the same result in every process."""
+"""Assign tables to ranks with balanced memory and lookups; deterministic in every process."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from math import ceil
 from headway.errors import UsageError
 from headway.startup.sharding.sharding_plan import Shard, ShardingPlan, Table, check_distinct
 
-MIN_COLUMNS = 32  # columns: a part of fewer reads less than a cache line or two of each row
-COLUMN_MULTIPLE = 4  # columns are cut at multiples of it
-MAX_PIECE_SHARE = 1.1  # times the mean of a rank: what is heavier is cut before anything is placed
-MIN_GAIN = 0.01  # of the fullest rank: a cut that gains less is not made
-MAX_FRUITLESS_CUTS = 4  # cuts in a row that gained nothing
-TRIALS = 300_000  # moves and swaps looked at; a limit on time would not be the same everywhere
+MIN_COLUMNS = 32  # fewer columns read less than one or two cache lines per row
+COLUMN_MULTIPLE = 4  # columns are cut at multiples of this
+MAX_PIECE_SHARE = 1.1  # of a rank's mean: heavier tables are cut before anything is placed
+MIN_GAIN = 0.01  # minimum gain of a cut, as a share of the fullest rank
+MAX_FRUITLESS_CUTS = 4  # consecutive cuts without a gain
+TRIALS = 300_000  # moves and swaps to check; a time limit would not be deterministic
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What each rank holds, and what a sample costs it."""
+    """Memory of each rank, and its load per sample."""
 
     memory: tuple[int, ...]
     load: tuple[float, ...]
 
     @property
     def memory_ratio(self) -> float:
-        """The fullest rank over the mean; 1 is perfect."""
+        """Largest memory over the mean; 1 is optimal."""
         return _over_mean(self.memory)
 
     @property
     def load_ratio(self) -> float:
-        """The busiest rank over the mean; 1 is perfect."""
+        """Largest load over the mean; 1 is optimal."""
         return _over_mean(self.load)
 
 
 def balance(plan: ShardingPlan) -> Balance:
-    """Bytes held, and bytes read and sent for a sample, of each rank."""
+    """Bytes stored, and bytes read and sent per sample, on each rank."""
     memory, load = [0] * plan.world_size, [0.0] * plan.world_size
     for table in plan.tables:
         for shard in plan.of(table.name):
@@ -48,11 +48,11 @@ def balance(plan: ShardingPlan) -> Balance:
 def plan(
     tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
 ) -> ShardingPlan:
-    """A plan for these tables; `memory` is what a rank, or each of them, has for them in bytes."""
+    """Plan these tables; `memory` is the available bytes per rank, or a list with one per rank."""
     check_distinct(tables)
     if not isinstance(world_size, int) or world_size < 1:
         raise UsageError(
-            f"a plan is for 1 rank or more, not {world_size!r}", code="world-size-invalid"
+            f"world_size must be 1 or more, got {world_size!r}", code="world-size-invalid"
         )
     limits = _limits(tables, world_size, memory)
     cuts = _first_cuts(tables, limits)
@@ -65,7 +65,7 @@ def plan(
         cuts[table_index] += 1
         try:
             candidate = _place_pieces(tables, cuts, limits)
-        except UsageError:  # finer parts may lie worse
+        except UsageError:  # smaller pieces may not fit either
             break
         fruitless += 1
         if candidate.fullest() < best.fullest() * (1 - MIN_GAIN):
@@ -85,7 +85,7 @@ class _Piece:
 
 
 class _Placement:
-    """Pieces on ranks; what a rank holds is counted in means, so that both can be compared."""
+    """Pieces on ranks; memory and load are relative to their means, to make them comparable."""
 
     def __init__(self, tables: Sequence[Table], limits: list[float]) -> None:
         ranks = len(limits)
@@ -94,7 +94,7 @@ class _Placement:
         self.memory = [0] * ranks
         self.load = [0.0] * ranks
         full_sizes = [(table, (table.rows, table.dim)) for table in tables]
-        # Of the uncut tables: a cut that adds to the whole must not look better for it.
+        # Of uncut tables: a cut that increases the total must not look better because of it.
         self._memory = sum(table.memory(sizes) for table, sizes in full_sizes) / ranks or 1.0
         self._load = sum(table.load(sizes) for table, sizes in full_sizes) / ranks or 1.0
 
@@ -108,7 +108,7 @@ class _Placement:
         )
 
     def _cost_of(self, memory: float, load: float) -> float:
-        """A smooth stand-in for the maximum: the fuller a rank is, the more a byte counts."""
+        """A smooth approximation of the maximum: a byte counts more on a fuller rank."""
         memory, load = (memory / self._memory) ** 2, (load / self._load) ** 2
         return memory * memory + load * load
 
@@ -116,7 +116,7 @@ class _Placement:
         return self._cost_of(self.memory[rank], self.load[rank])
 
     def place(self, piece: _Piece) -> bool:
-        """Place it where it adds least; False if it fits nowhere."""
+        """Place a piece where it adds the least cost; False if it fits nowhere."""
         best = None
         for rank, pieces in enumerate(self.pieces):
             if self.memory[rank] + piece.memory > self.limits[rank] or _has(pieces, piece.table):
@@ -141,7 +141,7 @@ class _Placement:
         self.load[rank] -= piece.load
 
     def heaviest(self, tables: Sequence[Table], cuts: Sequence[int]) -> int | None:
-        """The table to be cut next, on the hottest rank; None if it has none that can be."""
+        """The table to cut next, from the rank with the highest cost; None if none can be cut."""
         ranks = len(self.limits)
         rank = max(range(ranks), key=lambda rank: (self.cost(rank), -rank))
         divisible = [
@@ -158,7 +158,7 @@ class _Placement:
         )
 
     def refine(self) -> None:
-        """Move pieces, or swap two, as long as it makes the hottest ranks cooler."""
+        """Move pieces or swap two while that reduces the cost."""
         remaining = TRIALS
         while remaining > 0:
             for rank in sorted(range(len(self.limits)), key=self.cost, reverse=True):
@@ -180,7 +180,7 @@ class _Placement:
     def _best_move(
         self, rank: int, limit: int
     ) -> tuple[float, tuple[_Piece, int, _Piece | None] | None, int]:
-        """The best change of a rank's pieces, what it gains, and how many were looked at."""
+        """The best change for a rank's pieces, its gain, and the number of changes checked."""
         best: tuple[_Piece, int, _Piece | None] | None = None
         gain, checked = 0.0, 0
         own_cost = self.cost(rank)
@@ -212,7 +212,7 @@ class _Placement:
         return gain, best, checked
 
     def align_with_ranks(self, tables: Sequence[Table]) -> None:
-        """Let a table that is on all ranks lie on them in their order, as DTensor has it."""
+        """Put the pieces of tables that are on all ranks in rank order, as DTensor requires."""
         for pieces in self._by_table(tables):
             if len(pieces) != len(self.limits):
                 continue
@@ -224,7 +224,7 @@ class _Placement:
                 self._add(new if fits else old, piece)
 
     def plan(self, tables: Sequence[Table]) -> ShardingPlan:
-        """Where everything lies now."""
+        """The plan for the current placement."""
         shards = [
             Shard(table.name, piece.offsets, piece.sizes, rank)
             for table, pieces in zip(tables, self._by_table(tables), strict=True)
@@ -243,7 +243,7 @@ class _Placement:
 
 
 def _first_cuts(tables: Sequence[Table], limits: list[float]) -> list[int]:
-    """Parts per table: all ranks where that was asked for, else what no rank can take whole."""
+    """Initial number of parts per table: all ranks if requested, else by size."""
     ranks, means = len(limits), _Placement(tables, limits)
     cuts = []
     for index, table in enumerate(tables):
@@ -258,7 +258,7 @@ def _first_cuts(tables: Sequence[Table], limits: list[float]) -> list[int]:
 
 
 def _place_pieces(tables: Sequence[Table], cuts: list[int], limits: list[float]) -> _Placement:
-    """The heaviest first; `cuts` grows where a table fits on no rank otherwise."""
+    """Place the heaviest pieces first; increments `cuts` for a table that fits on no rank."""
     ranks = len(limits)
     while True:
         placement = _Placement(tables, limits)
@@ -292,7 +292,7 @@ def _pieces(index: int, table: Table, cut: int) -> Iterator[_Piece]:
 
 
 def _along(table: Table, cut: int) -> int | None:
-    """The dimension that a table is cut along: columns where their parts stay wide enough."""
+    """The dimension to cut a table along: columns if the parts stay wide enough."""
     if table.split in ("row", "column"):
         return 0 if table.split == "row" else 1
     if cut == 1:
@@ -310,7 +310,7 @@ def _limits(
     limits = [float(memory)] * world_size if isinstance(memory, int) else list(map(float, memory))
     if len(limits) != world_size:
         raise UsageError(
-            f"memory is given for {len(limits)} ranks, and there are {world_size}",
+            f"memory has {len(limits)} values for {world_size} ranks",
             code="memory-count-mismatch",
         )
     needed = sum(table.memory((table.rows, table.dim)) for table in tables)
@@ -318,7 +318,7 @@ def _limits(
         largest = max(tables, key=lambda table: table.memory((table.rows, table.dim)))
         raise UsageError(
             f"the tables need {_bytes_text(needed)} and the {world_size} ranks have "
-            f"{_bytes_text(sum(limits))}: {_bytes_text(needed - sum(limits))} are missing; "
+            f"{_bytes_text(sum(limits))}: {_bytes_text(needed - sum(limits))} too little; "
             f"the largest is {largest.name!r} with "
             f"{_bytes_text(largest.memory((largest.rows, largest.dim)))}",
             code="tables-too-large",
@@ -331,8 +331,8 @@ def _too_large(table: Table, piece: _Piece, placement: _Placement) -> str:
     part = "" if piece.sizes == (table.rows, table.dim) else "a part of "
     split = f" (split is {table.split!r})" if table.split != "auto" else ""
     return (
-        f"{part}table {table.name!r} needs {_bytes_text(piece.memory)} on one rank{split}, and the "
-        f"emptiest has {_bytes_text(free)}: {_bytes_text(piece.memory - free)} are missing"
+        f"{part}table {table.name!r} needs {_bytes_text(piece.memory)} on one rank{split}, but at "
+        f"most {_bytes_text(free)} are free: {_bytes_text(piece.memory - free)} too little"
     )
 
 

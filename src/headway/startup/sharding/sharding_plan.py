@@ -33,22 +33,22 @@ DTYPE_BYTES = {
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding table; the dtype may be given as torch's own."""
+    """An embedding table; `dtype` is a name or a torch.dtype."""
 
     name: str
     rows: int
     dim: int
     dtype: str = "float32"
-    lookups: float = 1.0  # rows that a sample looks up
-    pooled: bool = True  # they become one row of output, and not a row each
-    state: float = 0.0  # bytes that the optimizer keeps for an element
-    split: str = "auto"  # table: never; row, column: over all ranks
+    lookups: float = 1.0  # rows looked up per sample
+    pooled: bool = True  # the rows of a sample are reduced to one
+    state: float = 0.0  # bytes of optimizer state per element
+    split: str = "auto"  # table: not split; row, column: over all ranks
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", str(self.dtype).removeprefix("torch."))
         if not isinstance(self.name, str) or not self.name:
             raise UsageError(
-                f"a table's name is a word, not {self.name!r}",
+                f"the name of a table must be a non-empty string, got {self.name!r}",
                 code="table-value-invalid",
                 field="name",
             )
@@ -56,7 +56,7 @@ class Table:
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise UsageError(
-                    f"table {self.name!r} has {field} {value!r}; give 1 or more",
+                    f"table {self.name!r} has {field} {value!r}; it must be 1 or more",
                     code="table-value-invalid",
                     field=field,
                 )
@@ -64,34 +64,35 @@ class Table:
             value = getattr(self, field)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise UsageError(
-                    f"table {self.name!r} has {field} {value!r}; give 0 or more",
+                    f"table {self.name!r} has {field} {value!r}; it must be 0 or more",
                     code="table-value-invalid",
                     field=field,
                 )
             object.__setattr__(self, field, float(value))  # 1 and 1.0 are the same table
         if self.dtype not in DTYPE_BYTES:
             raise UsageError(
-                f"table {self.name!r} has dtype {self.dtype!r}; one of {_comma_list(DTYPE_BYTES)}",
+                f"table {self.name!r} has dtype {self.dtype!r}; "
+                f"use one of {_comma_list(DTYPE_BYTES)}",
                 code="table-value-invalid",
                 field="dtype",
             )
         if self.split not in SPLITS:
             raise UsageError(
-                f"table {self.name!r} has split {self.split!r}; one of {_comma_list(SPLITS)}",
+                f"table {self.name!r} has split {self.split!r}; use one of {_comma_list(SPLITS)}",
                 code="table-value-invalid",
                 field="split",
             )
 
     def values(self) -> list[Any]:
-        """Its fields, as JSON takes them."""
+        """The fields as JSON values."""
         return [getattr(self, field) for field in FIELDS]
 
     def memory(self, sizes: Sequence[int]) -> int:
-        """Bytes of a part of this size, with what the optimizer keeps for it."""
+        """Bytes of a part of this size, including optimizer state."""
         return math.ceil(sizes[0] * sizes[1] * (DTYPE_BYTES[self.dtype] + self.state))
 
     def load(self, sizes: Sequence[int]) -> float:
-        """Bytes that a part of this size reads and sends on for a sample."""
+        """Bytes that a part of this size reads and sends per sample."""
         read = self.lookups * sizes[0] / self.rows
         sent = min(1.0, self.lookups) if self.pooled else read
         return (read + sent) * sizes[1] * DTYPE_BYTES[self.dtype] if sizes[0] else 0.0
@@ -101,7 +102,7 @@ FIELDS = tuple(field.name for field in fields(Table))
 
 
 class Shard(NamedTuple):
-    """A part of a table, and the rank of the group that holds it."""
+    """A part of a table on a rank of the group."""
 
     table: str
     offsets: tuple[int, int]
@@ -111,7 +112,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardingPlan:
-    """Tables cut by rows or by columns, each part on one rank of a group."""
+    """Tables split by rows or columns, each part on one rank of a group."""
 
     tables: tuple[Table, ...]
     shards: tuple[Shard, ...]
@@ -120,14 +121,14 @@ class ShardingPlan:
     def __post_init__(self) -> None:
         if not isinstance(self.world_size, int) or self.world_size < 1:
             raise UsageError(
-                f"a plan is for 1 rank or more, not {self.world_size!r}", code="world-size-invalid"
+                f"world_size must be 1 or more, got {self.world_size!r}", code="world-size-invalid"
             )
         check_distinct(self.tables)
         known = {table.name for table in self.tables}
         for shard in self.shards:
             if shard.table not in known:
                 raise UsageError(
-                    f"the plan has a shard of {shard.table!r}, which is no table",
+                    f"the plan has a shard of the unknown table {shard.table!r}",
                     code="shard-of-unknown-table",
                 )
             if not 0 <= shard.rank < self.world_size:
@@ -147,7 +148,6 @@ class ShardingPlan:
         return {name: tuple(shards) for name, shards in shards_by_table.items()}
 
     def of(self, table: str) -> tuple[Shard, ...]:
-        """The shards of a table."""
         try:
             return self._by_table[table]
         except KeyError:
@@ -156,16 +156,16 @@ class ShardingPlan:
             ) from None
 
     def on(self, rank: int) -> tuple[Shard, ...]:
-        """What a rank holds, in the order of the tables."""
+        """The shards on a rank, in the order of the tables."""
         return tuple(shard for shard in self.shards if shard.rank == rank)
 
     @cached_property
     def hash(self) -> str:
-        """The same for the same plan, in every process."""
+        """Hash of the plan, the same in every process."""
         return digest(self.document())
 
     def document(self) -> dict[str, Any]:
-        """The plan as JSON takes it."""
+        """The plan as a JSON document."""
         return {
             "schema": SCHEMA,
             "world_size": self.world_size,
@@ -178,11 +178,11 @@ class ShardingPlan:
 
     @classmethod
     def read(cls, document: Any, expected: Sequence[Table] = ()) -> ShardingPlan:
-        """The plan that `document()` described; tables that are the expected ones are taken."""
+        """Read a document of `document()`; reuses the `expected` tables if they are the same."""
         try:
             if document["schema"] != SCHEMA:
                 raise UsageError(
-                    f"the plan has schema {document['schema']!r}, not {SCHEMA}",
+                    f"the plan has schema {document['schema']!r}, expected {SCHEMA}",
                     code="plan-other-schema",
                 )
             as_expected = [table.values() for table in expected] == document["tables"]
@@ -195,21 +195,20 @@ class ShardingPlan:
             )
             return cls(tables, shards, document["world_size"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UsageError(f"this is no plan: {error!r}", code="not-a-plan") from None
+            raise UsageError(f"not a valid plan: {error!r}", code="not-a-plan") from None
 
 
 def canonical_json(document: Any) -> bytes:
-    """JSON that is the same for the same content."""
+    """JSON that is identical for equal content."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def digest(document: Any) -> str:
-    """A hash of the content of a document."""
+    """Hash of a document's content."""
     return hashlib.sha256(canonical_json(document)).hexdigest()
 
 
 def check_distinct(tables: Sequence[Table]) -> None:
-    """UsageError if two tables have the same name."""
     names: set[str] = set()
     for table in tables:
         if table.name in names:
@@ -220,7 +219,7 @@ def check_distinct(tables: Sequence[Table]) -> None:
 
 
 def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
-    """In what these tables are not those; empty if they are the same."""
+    """The first difference between two lists of tables; empty if they are equal."""
     if tuple(here) == tuple(there):
         return ""
     ours, theirs = ({table.name: table for table in tables} for tables in (here, there))
@@ -228,8 +227,8 @@ def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
         missing = [name for name in theirs if name not in ours]
         extra = [name for name in ours if name not in theirs]
         if missing:
-            return f"table {missing[0]!r} is not here"
-        return f"table {extra[0]!r} is here only" if extra else "the order of the tables"
+            return f"table {missing[0]!r} is missing here"
+        return f"table {extra[0]!r} is only here" if extra else "the order of the tables"
     for name, table in ours.items():
         for field in FIELDS:
             own, other = getattr(table, field), getattr(theirs[name], field)
@@ -240,7 +239,7 @@ def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Nothing made here is garbage, and a collection walks all of torch: half of the time."""
+    """Pause garbage collection: it would take half of the time and find nothing to free."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -251,7 +250,7 @@ def gc_paused() -> Iterator[None]:
 
 
 def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
-    """UsageError unless the shards are the table, cut along one dimension."""
+    """UsageError unless the shards cover the table and split one dimension only."""
     whole = (table.rows, table.dim)
     for along in (0, 1):
         across = 1 - along
@@ -259,14 +258,14 @@ def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
             break
     else:
         raise UsageError(
-            f"table {table.name!r} is cut along two dimensions, or not wholly covered",
+            f"table {table.name!r} is split along two dimensions or not completely covered",
             code="shards-in-two-dimensions",
         )
     position = 0
     for start, size in sorted((shard.offsets[along], shard.sizes[along]) for shard in shards):
         if start != position or size < 0:
             raise UsageError(
-                f"the shards of table {table.name!r} overlap, or leave a gap at {position}",
+                f"the shards of table {table.name!r} overlap or leave a gap at {position}",
                 code="shards-not-contiguous",
                 at=position,
             )

@@ -1,7 +1,7 @@
-"""Build sharded tensors from a plan without communication: the plan says what every rank holds.
+"""Build sharded tensors from a plan without communication: the plan has the shards of every rank.
 
-The metadata equals what torch gathers from all ranks, field by field. The dtype is the table's own:
-a rank without a shard of it has no tensor to ask.
+The metadata equals what torch gathers from all ranks, field by field. The dtype is that of the
+table, because a rank without a shard has no tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributed.tensor import Shard as Along
 from headway.errors import UsageError
 from headway.startup.sharding.sharding_plan import ShardingPlan, Table, gc_paused
 
-Device = str | Callable[[int], str]  # of every rank, or of a rank as the default group counts
+Device = str | Callable[[int], str]  # for every rank, or by rank of the default group
 Local = Mapping[str, Sequence[torch.Tensor]]
 
 
@@ -39,8 +39,7 @@ def metadata(
     device: Device = "cpu",
     requires_grad: bool = False,
 ) -> ShardedTensorMetadata:
-    """The global metadata of a table."""
-    plan.of(table)  # says so if there is none
+    plan.of(table)  # raises if there is none
     found_table = next(candidate for candidate in plan.tables if candidate.name == table)
     return _metadata(plan, found_table, _rank_devices(plan, group, device), requires_grad)
 
@@ -53,7 +52,7 @@ def sharded_tensors(
     device: Device = "cpu",
     requires_grad: bool = False,
 ) -> dict[str, ShardedTensor]:
-    """A ShardedTensor for every table; `local` has this rank's tensors of each, in plan order."""
+    """Make a ShardedTensor per table; `local` has this rank's tensors of each, in plan order."""
     rank = dist.get_rank(group)
     if rank < 0:
         raise UsageError(
@@ -86,13 +85,13 @@ def sharded_tensors(
 
 
 def dtensors(plan: ShardingPlan, local: Local, mesh: Any) -> dict[str, DTensor]:
-    """A DTensor for every table, over a mesh of one dimension whose ranks are the plan's.
+    """Make a DTensor per table, over a one-dimensional mesh with the plan's ranks.
 
-    UsageError for a table that DTensor cannot express: it has even parts on all ranks in order.
+    UsageError for a table that DTensor cannot express: it needs even parts on all ranks in order.
     """
     if mesh.ndim != 1 or mesh.size() != plan.world_size:
         raise UsageError(
-            f"the plan is for one dimension of {plan.world_size} ranks, not {mesh}",
+            f"the plan needs a one-dimensional mesh of {plan.world_size} ranks, got {mesh}",
             code="plan-world-size-mismatch",
         )
     rank = mesh.get_local_rank()
@@ -121,7 +120,7 @@ def dtensors(plan: ShardingPlan, local: Local, mesh: Any) -> dict[str, DTensor]:
 def _metadata(
     plan: ShardingPlan, table: Table, devices: Sequence[_remote_device], requires_grad: bool
 ) -> ShardedTensorMetadata:
-    # In the order of the ranks, as if it had been gathered.
+    # In rank order, as if gathered.
     shards = sorted(plan.of(table.name), key=lambda shard: shard.rank)
     return ShardedTensorMetadata(
         [ShardMetadata(list(s.offsets), list(s.sizes), devices[s.rank]) for s in shards],
@@ -133,7 +132,7 @@ def _metadata(
 def _spec(
     plan: ShardingPlan, table: Table, table_metadata: ShardedTensorMetadata, specs: dict[Any, Any]
 ) -> Any:
-    """The spec that torch infers; inferred once for all tables that are cut alike."""
+    """The spec that torch infers, inferred once for all tables with the same layout."""
     layout = tuple(shard[1:] for shard in plan.of(table.name))
     if layout not in specs:
         infer: Any = _infer_sharding_spec_from_shards_metadata
@@ -146,7 +145,7 @@ def _spec(
 def _rank_devices(plan: ShardingPlan, group: Any, device: Device) -> list[_remote_device]:
     if plan.world_size != dist.get_world_size(group):
         raise UsageError(
-            f"the plan is for {plan.world_size} ranks, and the group has "
+            f"the plan is for {plan.world_size} ranks, but the group has "
             f"{dist.get_world_size(group)}",
             code="plan-world-size-mismatch",
         )
@@ -163,7 +162,7 @@ def _check_tables(plan: ShardingPlan, local: Local) -> None:
 def _check_tensors(
     plan: ShardingPlan, table: Table, rank: int, tensors: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
-    """The tensors, if they are what the plan has for this rank."""
+    """Return the tensors after checking that they match the plan for this rank."""
     shards = [shard for shard in plan.of(table.name) if shard.rank == rank]
     if len(tensors) != len(shards):
         raise UsageError(
@@ -182,7 +181,7 @@ def _check_tensors(
 
 
 def _even_dimension(plan: ShardingPlan, table: Table) -> int:
-    """The dimension that DTensor would shard the table along just as the plan does."""
+    """The dimension along which DTensor would shard the table exactly as the plan does."""
     shards = sorted((s for s in plan.of(table.name) if 0 not in s.sizes), key=lambda s: s.offsets)
     for along in (0, 1):
         whole = (table.rows, table.dim)[along]
