@@ -11,34 +11,34 @@ import re
 import shlex
 from functools import lru_cache
 
-TYPE_CHECKING = False  # this is loaded in every process of a job, where typing may not be
+TYPE_CHECKING = False  # loaded in every process of a job: keep the import cheap
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-MASK = "MASKED"  # a plain word: needs no quotes in a shell, and is not masked again
+MASK = "MASKED"  # needs no quotes in a shell, and is not masked again
 
-# The last part of a name that stands before a secret.
+# Last parts of names of secrets.
 _LAST = {
     "auth", "authorization", "bearer", "cookie", "credential", "credentials", "creds", "jwt",
     "pass", "passphrase", "passwd", "password", "passwords", "pat", "pw", "pwd", "sas", "secret",
     "secrets", "token",
 }  # fmt: skip
 _ENDINGS = ("apikey", "accesskey", "secretkey", "privatekey", "password", "passwd", "token")
-# What stands before `key` in the name of a secret: others are keys of caches, tables, dictionaries.
+# Parts before `key` in names of secrets; other keys are those of caches, tables and dictionaries.
 _KEYS = {
     "access", "account", "ai", "anthropic", "api", "app", "auth", "azure", "client", "comet",
     "deploy", "encryption", "hf", "hmac", "kaggle", "license", "master", "openai", "private",
     "secret", "service", "shared", "signing", "ssh", "storage", "wandb",
 }  # fmt: skip
 _AFTER = {"dev", "json", "prod", "production", "staging"}  # `HF_TOKEN_PROD`, `CREDENTIALS_JSON`
-# Tokens of a vocabulary are no secrets.
+# Tokens of a vocabulary are not secrets.
 _VOCABULARY = {
     "bos", "cls", "end", "eos", "image", "mask", "next", "pad", "per", "sep", "special", "start",
     "stop", "unk",
 }  # fmt: skip
-_NUMBERED = {"auth", "pass", "token"}  # the words that are also names of counts and switches
-_IN_QUERY = {"code", "key", "sig", "signature"}  # names of secrets in the query of a URL only
+_NUMBERED = {"auth", "pass", "token"}  # also names of counts and switches
+_IN_QUERY = {"code", "key", "sig", "signature"}  # secrets only in the query of a URL
 _NO_SECRET = {"", "true", "false", "none", "null", "yes", "no", MASK.lower()}
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -61,11 +61,11 @@ _ARGUMENT = re.compile(r"(?:'[^']*'?|\"[^\"]*\"?|[^\s'\"])+")
 _WORD_PAIR = re.compile(r"[-+~]*(?P<name>[A-Za-z_][\w.-]*)(?P<mark>=|:\s*)(?P<value>.+)", re.DOTALL)
 _WORD_FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)")
 
-# A colon before digits is that of a port.
+# A colon before digits precedes a port.
 _USER_INFO = re.compile(
     r"(?<=://)([^\s:/?#@'\"]{0,256}):(?!\d{1,5}(?:[/?#\s'\"]|$))[^\s'\"]{0,1024}@"
 )
-# The same where the text was cut before the `@`, and without the scheme, before a host.
+# The same if the text was cut before the `@`, and without a scheme, before a host.
 _CUT_USER_INFO = re.compile(
     r"(?<=://)([^\s:/?#@'\"]{0,256}):(?!\d{1,5}(?:[/?#]|$))[^\s:/?#@'\"\])},;]{1,1024}$"
 )
@@ -96,7 +96,7 @@ _TOKENS = re.compile(
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is a secret: `api_key`, `--hf-token`, `PGPASSWORD`."""
+    """Whether this is the name of a secret, such as `api_key`, `--hf-token`, `PGPASSWORD`."""
     parts = _parts(name)
     if not parts:
         return False
@@ -113,7 +113,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _parts(name: str) -> list[str]:
-    """The words of a name, without what follows the one that tells what it is: `API_KEY_2`."""
+    """The words of a name, without a number or an environment at its end: `API_KEY_2`."""
     parts = [part.lower() for part in _PART.findall(name)]
     while len(parts) > 1 and (parts[-1].isdigit() or parts[-1] in _AFTER):
         parts.pop()
@@ -122,7 +122,7 @@ def _parts(name: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def text(value: str) -> str:
-    """A text without the secrets in it; what is masked already stays as it is."""
+    """Mask the secrets in a text; masks remain unchanged."""
     if len(value) < 5 or not _MAYBE.search(value):
         return value
     value = _PRIVATE_KEY.sub(rf"\1{MASK}", value)
@@ -140,7 +140,7 @@ def text(value: str) -> str:
 
 
 def words(command: Sequence[str]) -> list[str]:
-    """The words of a command; a secret may be the word after its flag."""
+    """Mask the secrets in the words of a command; a secret may follow its flag."""
     masked: list[str] = []
     flag = ""
     for word in command:
@@ -158,7 +158,7 @@ def words(command: Sequence[str]) -> list[str]:
 
 
 def line(command: str) -> str:
-    """The same of a command as it is typed into a shell."""
+    """Mask the secrets in a shell command."""
     try:
         split = shlex.split(command)
     except ValueError:
@@ -168,7 +168,7 @@ def line(command: str) -> str:
 
 
 def data(value: Any) -> Any:
-    """The same of what JSON can hold; a list of texts is taken for a command."""
+    """Mask the secrets in JSON data; a list of strings is treated as a command."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, dict):
@@ -184,7 +184,7 @@ def data(value: Any) -> Any:
 
 
 def _hidden(name: str, value: Any) -> Any:
-    """What stands below the name of a secret, without its texts."""
+    """Mask all strings below the name of a secret."""
     if isinstance(value, str):
         return text(value) if _is_plain(name, value) else MASK
     if isinstance(value, dict):
@@ -202,7 +202,7 @@ def _word(word: str) -> str:
 
 
 def _masked(value: str, names: re.Pattern[str], values: re.Pattern[str]) -> str:
-    """The value after each name of a secret is masked, with the quotes around it kept."""
+    """Mask the value after each name of a secret; quotes around it are kept."""
     out: list[str] = []
     done = 0
     for name in names.finditer(value):
@@ -224,7 +224,7 @@ def _masked(value: str, names: re.Pattern[str], values: re.Pattern[str]) -> str:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """A switch or a count, not a secret."""
+    """Whether the value is a switch or a count, not a secret."""
     bare = value.strip("\\\"',;)}]").lower()
     if bare in _NO_SECRET:
         return True
@@ -233,5 +233,5 @@ def _is_plain(name: str, value: str) -> bool:
 
 
 def _without_hook(url: re.Match[str]) -> str:
-    """Who has the URL of a webhook may post to it."""
+    """Mask the URL of a webhook, which allows posting to it."""
     return f"{url[1]}/{MASK}" if "hook" in url[0].lower() else url[0]

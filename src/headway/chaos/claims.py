@@ -1,7 +1,7 @@
-"""Claims on planned faults: whoever creates the claim file first carries the fault out.
+"""Claims on planned faults: the process that creates the claim file injects the fault.
 
-So a fault happens once, over all ranks, restarts and nodes. The file in the journal folder
-says who took it and when. For faults that the launcher carries out, the rank waits for it.
+Thus a fault is injected once, over all ranks, restarts and nodes. The file, in the journal folder,
+records the process and the time. If the launcher injects the fault, the rank waits for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import time
 
-TYPE_CHECKING = False  # loaded in ranks: nothing that is not needed
+TYPE_CHECKING = False  # loaded in ranks: keep the import cheap
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 PREFIX = ".fault"
 DONE = ".done"
-HOLD_S = 30.0  # a launcher that has not answered by then is gone
+HOLD_S = 30.0  # limit of the wait for the launcher
 POLL_S = 0.002
 
 
 def claim_name(mark: str, number: int, key: str, rank: int | None = None) -> str:
-    """The name of the file: of a plan, a fault in it, one occurrence, one of several ranks."""
+    """The name of the file, from the plan, the fault, the occurrence and the rank."""
     return "-".join(map(str, [PREFIX, mark, number, key, *([] if rank is None else [f"r{rank}"])]))
 
 
 def parse_claim(file: str, mark: str) -> tuple[int, str] | None:
-    """Number and key of a claim of that plan; None for any other file."""
+    """Fault number and key of a claim of this plan; None for any other file."""
     words = file.split("-")
     if words[:2] != [PREFIX, mark] or len(words) < 4 or file.endswith(DONE):
         return None
@@ -36,7 +36,7 @@ def parse_claim(file: str, mark: str) -> tuple[int, str] | None:
 
 
 def take_claim(folder: str, names: Iterable[str], content: dict[str, Any]) -> str | None:
-    """Claim the first of these that is free; its name, or None if all are taken."""
+    """Create the first of these claims that does not exist; None if all exist."""
     for name in names:
         path = os.path.join(folder, name)
         try:
@@ -52,7 +52,7 @@ def take_claim(folder: str, names: Iterable[str], content: dict[str, Any]) -> st
 
 
 def read_claim(folder: str, name: str) -> dict[str, Any]:
-    """What a claim says; nothing if it is not there, or not written yet."""
+    """The content of a claim; empty if it does not exist, or is not written yet."""
     try:
         with open(os.path.join(folder, name), "rb") as file:
             content = json.loads(file.read())
@@ -62,13 +62,13 @@ def read_claim(folder: str, name: str) -> dict[str, Any]:
 
 
 def mark_done(folder: str, name: str) -> None:
-    """The launcher has done its part: the rank may go on."""
+    """Called by the launcher when the fault is injected: the rank continues."""
     with open(os.path.join(folder, name + DONE), "wb"):
         pass
 
 
 def wait_until_done(folder: str, name: str) -> None:
-    """Stand still until the launcher has done its part."""
+    """Wait until the launcher has injected the fault."""
     deadline = time.monotonic() + HOLD_S
     path = os.path.join(folder, name + DONE)
     while not os.path.exists(path) and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
-"""A disk that is slow, failing or full below the folder that a plan names.
+"""Simulate a disk that is slow, failing or full below a folder named in a plan.
 
-Python's audit hook sees every file that Python opens, also those of libraries, and may refuse it.
-Writers in C++ or Rust are wrapped, and fail with the errors that they raise on such a disk.
+Python's audit hook sees every file that Python opens, also in libraries, and can make that fail.
+Writers in C++ and Rust are wrapped, and raise the errors that they raise on such a disk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headway.probe import ENV_FOLDER
 from headway.probe.recorder import recorder
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Events of the audit that change a disk, and which of their arguments is the path.
+# Audit events that change a disk, and the index of the path in their arguments.
 CHANGES = {"os.mkdir": 0, "os.truncate": 0, "os.rename": 1, "os.link": 1}
-NEEDS_NO_SPACE = ("os.rename", "os.truncate")  # a full disk does these
+NEEDS_NO_SPACE = ("os.rename", "os.truncate")  # these work on a full disk
 
 Fail = Callable[[int, Any], Exception]
 
 
 def watch() -> None:
-    """From now on, until the process ends: an audit hook cannot be taken back."""
+    """Install the hooks; an audit hook cannot be removed."""
     sys.addaudithook(_audit)
     for name in ("fsync", "fdatasync"):
         setattr(os, name, _wrap_sync(getattr(os, name)))
@@ -42,7 +42,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _wrap_sync(sync: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Where a disk tells of the writes that it has lost."""
+    """Wrap fsync or fdatasync, which report failed writes."""
 
     @functools.wraps(sync)
     def synced(fd: Any) -> None:
@@ -58,7 +58,7 @@ def _wrap_sync(sync: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def touch(path: Any, event: str, fail: Fail | None = None) -> None:
-    """Something is about to be written there: later, or not at all."""
+    """Delay or fail a write to `path`, if an order applies."""
     try:
         order = _matching_order(path, event)
     except Exception as error:
@@ -75,11 +75,11 @@ def touch(path: Any, event: str, fail: Fail | None = None) -> None:
 
 def _matching_order(path: Any, event: str) -> probe_hooks.Order | None:
     if not isinstance(path, (str, bytes, os.PathLike)):
-        return None  # a descriptor: it was opened before
+        return None  # a descriptor: checked when it was opened
     folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
     folder = os.path.realpath(folder)
     if folder == os.environ[ENV_FOLDER]:
-        return None  # our own journal
+        return None  # the journal of Headway
     where = os.path.join(folder, name)
     for order in probe_hooks.lasting_orders("disk"):
         if order["mode"] == "full" and event in NEEDS_NO_SPACE:
@@ -90,11 +90,11 @@ def _matching_order(path: Any, event: str) -> probe_hooks.Order | None:
     return None
 
 
-# Writers that are not Python.
+# Writers in other languages.
 
 
 def _torch_save(serialization: ModuleType) -> None:
-    """torch.save writes by C++, to a path or through the `write` of an open file."""
+    """torch.save writes in C++, to a path or with the `write` of an open file."""
     _guard_init(serialization._open_zipfile_writer_file, _cannot_open)
     _guard_init(serialization._open_zipfile_writer_buffer, _cannot_write)
 

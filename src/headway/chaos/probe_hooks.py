@@ -1,7 +1,7 @@
-"""Carry out the faults planned for this process, at the planned step. Loaded only with a plan.
+"""Inject the faults planned for this process at the planned step. Loaded only with a plan.
 
-The launcher passes its orders in the environment. An order is claimed and recorded in the journal
-before it is carried out, so that not even a kill hides it.
+The launcher passes orders in the environment. An order is claimed, and recorded in the journal,
+before it is executed, so that a kill does not lose the record.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LASTING_KINDS = ("disk", "data")
 
 _text = ""
 _mark = ""
-_pending: list[Order] = []  # wait for a step
-_lasting_orders: list[Order] = []  # looked at whenever there is something to delay or to refuse
+_pending: list[Order] = []  # orders that wait for a step or a time
+_lasting_orders: list[Order] = []  # orders that delay or fail operations while active
 _next_step = _next_time = NEVER
 _hooked_modules: set[str] = set()
 
 
 def install(module: ModuleType) -> None:
-    """A module that has its usual hook gets ours too."""
+    """Apply the hook of a module, if it has one here."""
     arm()
     hook = _HOOKS.get(module.__name__)
     if hook is not None and module.__name__ not in _hooked_modules:
@@ -52,7 +52,7 @@ def install(module: ModuleType) -> None:
 
 
 def arm() -> None:
-    """Take the orders of the environment, also in a process that was forked without any."""
+    """Read the orders from the environment, also in a process that was forked without any."""
     global _text, _mark
     text = os.environ.get(ENV_CHAOS, "")
     if text == _text:
@@ -65,7 +65,7 @@ def arm() -> None:
         return
     content = json.loads(text)
     if content["launch"] != os.environ.get(ENV_LAUNCH):
-        return  # of a launcher further out
+        return  # orders of an outer launcher
     _mark = content["mark"]
     _expand(content["orders"])
     _look_ahead()
@@ -82,7 +82,7 @@ def arm() -> None:
 
 
 def _expand(orders: list[Order]) -> None:
-    """One order for each of its moments."""
+    """Create one order for each of its moments."""
     before = _steps_before_restart() if any(order.get("over") for order in orders) else 0
     for order in orders:
         if order.get("node") not in (None, os.uname().nodename):
@@ -98,7 +98,7 @@ def _expand(orders: list[Order]) -> None:
 
 
 def _steps_before_restart() -> int:
-    """Steps of this rank in the lives that torchrun has restarted within this attempt."""
+    """Steps of this rank before restarts by torchrun within this attempt."""
     if not _is_elastic_restart():
         return 0
     folder, steps = os.environ[ENV_FOLDER], 0
@@ -115,7 +115,7 @@ def _steps_before_restart() -> int:
 
 
 def _page(folder: str, name: str) -> pulse.Pulse | None:
-    """Of a process of this host: it may be in memory still."""
+    """The pulse page of a process of this host; it may still be in memory."""
     pages = launcher_variable(ENV_PAGES)
     page = pulse.read(os.path.join(pages, name)) if pages else None
     return page or pulse.read(os.path.join(folder, name))
@@ -129,7 +129,7 @@ def _is_elastic_restart() -> bool:
 
 
 def after_step(*_: Any) -> None:
-    """After every step that was counted."""
+    """Called after every counted step."""
     if step_clock.steps >= _next_step or (_next_time != NEVER and monotonic_ns() >= _next_time):
         guard("chaos", _run_due_orders)
 
@@ -176,7 +176,7 @@ def _carry_out(order: Order) -> None:
     name = _claim(order)
     if name is None:
         return
-    if kind == "hold":  # the launcher acts, and notes it
+    if kind == "hold":  # the launcher injects and records it
         claims.wait_until_done(os.environ[ENV_FOLDER], name)
         return
     _note(order, name)
@@ -195,7 +195,7 @@ def _exception(text: str) -> BaseException:
     try:
         if isinstance(kind, type) and issubclass(kind, BaseException):
             return kind(message.strip())
-    except Exception:  # one that takes something else than a text
+    except Exception:  # its constructor takes other arguments
         pass
     return RuntimeError(text)
 
@@ -220,7 +220,7 @@ def _note(order: Order, name: str) -> None:
     recorder.emit("fault", **fields, step=step_clock.steps, planned=order["planned"])
 
 
-# What lasts: from a step or a time on, for a while or to the end of the attempt.
+# Lasting faults: from a step or a time on, for a duration or to the end of the attempt.
 
 
 def _begin(order: Order) -> None:
@@ -231,12 +231,12 @@ def _begin(order: Order) -> None:
 
 
 def lasting_orders(kind: str) -> Iterator[Order]:
-    """The orders of that kind, whether they are due or not."""
+    """All lasting orders of a kind, active or not."""
     return (order for order in _lasting_orders if order["kind"] == kind)
 
 
 def is_active(order: Order) -> bool:
-    """Whether it lasts now; noted the first time that it does."""
+    """Whether an order is active now; recorded the first time."""
     if not _is_for_this_rank(order):
         return False
     since = order["at"] if "at" in order else order.get("since") or _begun_by_other_process(order)
@@ -254,7 +254,7 @@ def is_active(order: Order) -> bool:
 
 
 def _begun_by_other_process(order: Order) -> int | None:
-    """When it began for another process of this rank: the one that it helps, or its last life."""
+    """When it began in another process of this rank: the owner of a helper, or before a restart."""
     if not recorder.helper and not _is_elastic_restart():
         return None
     folder = os.environ[ENV_FOLDER]
@@ -281,7 +281,7 @@ def _delaying(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _watch_batches(dataloader: ModuleType) -> None:
-    """Below `__next__`, so that the delay is part of the wait that is measured there."""
+    """Hook the call inside `__next__`, so that the delay is part of the measured wait."""
     for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
         loader = getattr(dataloader, name)
         loader._next_data = _delaying(loader._next_data)

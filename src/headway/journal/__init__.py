@@ -1,1 +1,1 @@
-"""The raw record each process writes: JSON lines plus a pulse page. Standard library only."""
+"""The record that each process writes: JSON lines and a pulse page. Standard library only."""

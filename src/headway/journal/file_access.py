@@ -1,6 +1,6 @@
-"""Open the files of a run folder, which may be anything: a pipe, a device, a link, or huge.
+"""Safe access to the files of a run folder, which may be a pipe, a device, a link, or very large.
 
-Only regular files are read, and descriptors are kept above the three standard ones.
+Only regular files are read, and descriptors are never 0, 1 or 2.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
-JOURNAL_LIMIT = 2 << 30  # bytes; a journal grows by some 10 MB a day
+JOURNAL_LIMIT = 2 << 30  # bytes; a journal grows by about 10 MB per day
 FILE_LIMIT = 64 << 20  # of run.json and the like
 
 
 class NotARegularFile(OSError):
-    """What is there cannot be read to its end."""
+    """The file is not a regular file, or is too large."""
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, to be read; an OSError for anything else.
+    """Open a regular file for reading; OSError for anything else.
 
-    Opening a pipe would wait for its writer, reading a device may never end.
+    Opening a pipe would wait for its writer; reading a device may never end.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -33,7 +33,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
-    """The content of a regular file that is not larger than `limit`."""
+    """Read a regular file of at most `limit` bytes."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -42,7 +42,7 @@ def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
 
 
 def fill_standard_fds() -> list[int]:
-    """Take the numbers 0 to 2 where they are free; what exec starts has them free again."""
+    """Open free descriptors from 0 to 2, which are closed again by exec."""
     taken: list[int] = []
     with contextlib.suppress(OSError):
         while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
@@ -53,10 +53,10 @@ def fill_standard_fds() -> list[int]:
 
 @contextlib.contextmanager
 def above_standard_fds() -> Iterator[None]:
-    """What is opened in it gets a number above 2.
+    """Files opened in this context get descriptors above 2.
 
-    A job may be started without standard streams, or close them to become a daemon. What it writes
-    to these numbers nevertheless must not get into a file of ours.
+    A job may be started without standard streams, or close them to become a daemon. If it still
+    writes to these descriptors, that must not end up in a file of Headway.
     """
     taken = fill_standard_fds()
     try:
@@ -67,7 +67,7 @@ def above_standard_fds() -> Iterator[None]:
 
 
 def file_identity(path: str) -> str | None:
-    """The file that is there now."""
+    """Inode, size and modification time of a file; of a folder, those of its `.metadata`."""
     if os.path.isdir(path):
         inner = os.path.join(path, ".metadata")
         path = inner if os.path.exists(inner) else path

@@ -1,7 +1,7 @@
-"""The pulse page: one small mmap per process that takes every step.
+"""The pulse page: a small mmap per process that is updated by every step.
 
-A store into a shared mapping is in the kernel's page cache at once, so the page is whole after
-`kill -9` without any flush. It is an array of signed 64-bit cells, little-endian; times are
+A store into a shared mapping reaches the kernel's page cache at once, so the page is complete after
+`kill -9` without a flush. It is an array of signed 64-bit cells, little-endian; times are
 CLOCK_MONOTONIC nanoseconds, 0 means never.
 """
 
@@ -17,27 +17,27 @@ from headway.journal import file_access
 
 MAGIC = int.from_bytes(b"HWPULSE1", "little")
 SIZE = 4096
-LIMIT = 1 << 62  # larger numbers are damage, here and in journals
+LIMIT = 1 << 62  # larger numbers are damaged, here and in journals
 
 # Cell numbers. docs/journal.md describes them; append, never renumber.
 MAGIC_CELL = 0
 PID = 1
-STEPS = 2  # steps completed by this process; this and the next three are one store
+STEPS = 2  # steps completed by this process; these four cells are stored together
 LAST_STEP = 3  # end of the last of them
 BATCHES = 4  # batches fetched by then
 WAIT = 5  # ns waited for data within the current window, in short waits
 ALIVE = 6  # last sign of life of any kind
 WINDOW = 7  # STEPS when the current summary window began
-WINDOW_AT = 8  # when it began
-WINDOW_BATCHES = 9  # BATCHES when it began
-WAITING = 10  # since when it is waiting for a batch now
-SAMPLES = 11  # progress told by the user
+WINDOW_AT = 8  # when that window began
+WINDOW_BATCHES = 9  # BATCHES when that window began
+WAITING = 10  # start of the current wait for a batch
+SAMPLES = 11  # progress reported by the job
 CELLS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What the page said when it was read."""
+    """The content of a pulse page."""
 
     steps: int = 0
     last_step: int = 0
@@ -52,10 +52,10 @@ class Pulse:
 
 
 def create(path: str, pid: int) -> memoryview:
-    """Make the page; returns its cells, writable, for the life of the process."""
+    """Create the page; return its cells, which stay writable."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        # Written, not truncated to size: a sparse page on a full disk is a SIGBUS in the job.
+        # Written, not truncated to size: on a full disk, a sparse page causes SIGBUS in the job.
         if os.write(fd, bytes(SIZE)) < SIZE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         page = mmap.mmap(fd, SIZE)
@@ -71,12 +71,12 @@ def create(path: str, pid: int) -> memoryview:
 
 
 def anonymous() -> memoryview:
-    """Cells that go nowhere: the stand-in when the page cannot be made."""
+    """Cells without a file, if the page cannot be created."""
     return memoryview(bytearray(SIZE)).cast("q")
 
 
 def read(path: str) -> Pulse | None:
-    """The page at `path`; None where there is none or it is no pulse page."""
+    """Read a page; None if there is none, or it is not a pulse page."""
     try:
         with file_access.open_file(path) as file:
             return parse(file.read(CELLS * 8))
@@ -85,7 +85,7 @@ def read(path: str) -> Pulse | None:
 
 
 def parse(data: bytes) -> Pulse | None:
-    """The page from its first bytes; None for what is no pulse page."""
+    """Parse the first bytes of a page; None if it is not a pulse page."""
     if len(data) < CELLS * 8:
         return None
     cells = struct.unpack(f"<{CELLS}q", data[: CELLS * 8])

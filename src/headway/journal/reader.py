@@ -59,21 +59,21 @@ class Journal:
     facts: dict[str, Any] = field(default_factory=dict)
     damaged: int = 0
     latest: int = 0  # the last time in its events and spans
-    ended: bool = False  # it has ended, with or without a word: see alive.py
+    ended: bool = False  # its process has ended, with or without an exit line: see `has_ended`
     pulse: Pulse | None = None
 
     def named(self, *names: str) -> Iterator[dict[str, Any]]:
-        """The events of these names, in the order they were written."""
+        """The events with these names, in the order of writing."""
         return (event for event in self.events if event["ev"] in names)
 
     @property
     def pids(self) -> int | None:
-        """The space that its process number is of; None where that is not known."""
+        """The pid namespace of its process; None if that is not known."""
         space = self.facts.get("pids")
         return space if type(space) is int else None
 
     def last_sign(self) -> int:
-        """The last instant this process is known to have lived."""
+        """The last time at which this process is known to have been alive."""
         times = [self.opened, self.latest]
         if self.windows:
             times.append(self.windows.end[-1])
@@ -83,7 +83,7 @@ class Journal:
 
 
 def read_journals(folder: str) -> tuple[list[Journal], list[str]]:
-    """All journals of a run, and a sentence for each file that could not be used."""
+    """All journals of a run, and a message for each file that could not be used."""
     journals: list[Journal] = []
     problems: list[str] = []
     for entry in sorted(os.listdir(folder)):
@@ -93,21 +93,21 @@ def read_journals(folder: str) -> tuple[list[Journal], list[str]]:
         try:
             data = file_access.read_file(path, file_access.JOURNAL_LIMIT)
         except OSError as error:
-            problems.append(f"{entry} could not be read: {error.strerror}")
+            problems.append(f"{entry} cannot be read: {error.strerror}")
             continue
         page = pulse_page.read(path.removesuffix(".jsonl") + ".pulse")
         journal = parse(data, entry.removesuffix(".jsonl"), page)
         if journal is None:
-            problems.append(f"{entry} has no readable first line, so it was left out")
+            problems.append(f"{entry} was skipped: its first line cannot be read")
             continue
         if journal.damaged:
-            problems.append(f"{entry}: {journal.damaged} damaged line(s) passed over")
+            problems.append(f"{entry}: {journal.damaged} damaged line(s) skipped")
         journals.append(journal)
     return journals, problems
 
 
 def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
-    """One journal from its bytes; None when its first line cannot be read."""
+    """Parse a journal; None if its first line cannot be read."""
     lines = data.split(b"\n")
     if not lines[-1].endswith(b"}"):  # torn by a kill, or empty when the last line is whole
         lines.pop()
@@ -131,7 +131,7 @@ def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
 
 
 def _integer(text: str) -> int | str:
-    """No ledger computes with a number that is out of range: it stays a text."""
+    """Convert an integer; a number out of range remains a text, so that it is not used."""
     value = int(text) if len(text) < DIGITS else LIMIT
     return value if abs(value) < LIMIT else text
 
@@ -187,7 +187,7 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
 
 
 def _windows(lines: list[bytes], others: list[dict[str, Any]], journal: Journal) -> Windows:
-    """From our own writer's lines; `others` may hold some of another writer."""
+    """Windows from the lines of `Writer`; `others` may have lines of another writer."""
     foreign = [record for record in others if record["ev"] == "steps"]
     windows = step_windows.parse_all(lines) if lines and not foreign else None
     if windows is not None:
@@ -238,7 +238,7 @@ def _fill(journal: Journal, records: Iterable[dict[str, Any]]) -> None:
             else:
                 _check_event(record)
                 journal.events.append(record)
-            if kind != "drain":  # the device's, written later
+            if kind != "drain":  # of the device: written later
                 journal.latest = max(journal.latest, record["t"])
         except (KeyError, TypeError, ValueError):
             journal.damaged += 1
@@ -248,11 +248,11 @@ def _fill(journal: Journal, records: Iterable[dict[str, Any]]) -> None:
 
 
 def _check_event(record: dict[str, Any]) -> None:
-    """Numbers that the ledger computes with must be numbers."""
+    """Check the types of fields that the ledger computes with."""
     for key in ("pid", "rank", "world", "ns", "lines", "local_rank", "step", "samples"):
         if record.get(key) is not None:
             _count(record[key])
-    kind = str if record["ev"] in ("note", "behind") else int  # of a problem, or of an exit
+    kind = str if record["ev"] in ("note", "behind") else int  # code of a problem, or exit code
     if record.get("code") is not None and not isinstance(record["code"], kind):
         raise ValueError(record["code"])
     if record["ev"] == "rank" and "rank" not in record:
@@ -271,7 +271,7 @@ def _extra(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _close_with_pulse(journal: Journal) -> None:
-    """The steps that were done after the last summary line stand in the pulse page."""
+    """Add the steps after the last summary line, from the pulse page."""
     page = journal.pulse
     if page is None:
         return
@@ -307,16 +307,15 @@ def _text(value: Any) -> str:
     raise TypeError(value)
 
 
-TICK_NS = 20_000_000  # the kernel tells starts in ticks, rounded up here
-SILENT_NS = 600_000_000_000  # a process of another host beats its pulse; file systems delay it
+TICK_NS = 20_000_000  # the kernel reports start times in ticks, rounded up here
+SILENT_NS = 600_000_000_000  # for processes of other hosts; file systems delay their pulse pages
 
 
 def has_ended(journal: Journal, wall: int) -> bool:
-    """Whether it has ended, as far as can be told here; `wall`: now by the wall clock, in ns.
+    """Whether the process of a journal has ended; `wall`: the wall clock now, in ns.
 
-    A process of this boot is looked up by its number, any other one is judged by its last sign of
-    life. Writers that name no space of their numbers are others than ours: nothing is known of how
-    often they give a sign.
+    A process of this boot is looked up by its pid, for others the last sign of life decides. For
+    journals without a pid namespace, which Headway did not write, the result is False.
     """
     pids = journal.facts.get("pids")
     if pids is None:

@@ -27,20 +27,20 @@ REPORT_HTML = "report.html"
 
 
 def find_run(path: str | os.PathLike[str]) -> Path:
-    """The run folder at `path`, or one sentence that says what is there instead."""
+    """Return the run folder at `path`; UsageError if there is none."""
     folder = Path(path)
     if not folder.exists():
         raise RunNotFound(f"there is no run at {folder}; type `ls headway` to see your runs")
     if not folder.is_dir() or not (folder / JOURNAL).is_dir():
         raise NotARun(
             f"{folder} is not a run folder (it has no {JOURNAL}/); "
-            "make one with `headway run -- YOUR COMMAND`"
+            "create one with `headway run -- YOUR COMMAND`"
         )
     return folder
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """What run.json says; empty when it is missing or torn."""
+    """The content of run.json; empty if it is missing or damaged."""
     try:
         content = json.loads(file_access.read_file(folder / RUN_JSON))
     except (OSError, ValueError, RecursionError):
@@ -49,7 +49,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 
 def read_command(folder: Path) -> list[str]:
-    """The exact command of a run; as run.json has it, without its secrets, for anybody else."""
+    """The exact command of a run; for other users the one in run.json, without secrets."""
     try:
         fd = os.open(folder / COMMAND_JSON, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, encoding="utf-8") as file:
@@ -64,7 +64,7 @@ def read_command(folder: Path) -> list[str]:
 
 
 def write_command(folder: Path, command: Sequence[str]) -> None:
-    """For joining the run, and for running it again."""
+    """Write the exact command, for later launches of the run."""
     write_atomically(folder / COMMAND_JSON, json.dumps(list(command)) + "\n", mode=0o600)
 
 
@@ -73,7 +73,7 @@ PUBLISH_SCHEMA = 1
 
 
 def read_publish_note(folder: Path) -> dict[str, Any]:
-    """The note; empty where there is none that can be read."""
+    """Read publish.json; empty if it cannot be read."""
     try:
         content = json.loads(file_access.read_file(folder / PUBLISH_JSON))
     except (OSError, ValueError, RecursionError):
@@ -82,13 +82,13 @@ def read_publish_note(folder: Path) -> dict[str, Any]:
 
 
 def write_publish_note(folder: Path, fields: dict[str, Any]) -> None:
-    """In the place of what was there."""
+    """Write publish.json, replacing an earlier one."""
     content = json.dumps({"schema": PUBLISH_SCHEMA, **redact.data(fields)}, indent=1) + "\n"
     write_atomically(folder / PUBLISH_JSON, content)
 
 
 def fetch_run(url: str, folder: Path) -> None:
-    """Copy what a ledger is computed from: run.json and the journals."""
+    """Copy the files that a ledger is computed from: run.json, publish.json and the journals."""
     from headway.storage.remote import filesystem
 
     fs, root = filesystem(url)
@@ -96,13 +96,12 @@ def fetch_run(url: str, folder: Path) -> None:
         _copy_run(fs, root.rstrip("/"), folder)
     except FileNotFoundError:
         raise RunNotFound(f"there is no run at {url}; check the URL") from None
-    except Exception as error:  # whatever a remote file system raises
+    except Exception as error:  # remote file systems raise all kinds of exceptions
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HeadwayError(f"{url} cannot be reached: {reason}", code="run-unreachable") from error
 
 
 def _copy_run(fs: Any, root: str, folder: Path) -> None:
-    """What else lies there, such as checkpoints, stays there."""
     (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
     for name in fs.find(f"{root}/{JOURNAL}", maxdepth=1):
         fs.get_file(name, str(folder / JOURNAL / name.rpartition("/")[2]))

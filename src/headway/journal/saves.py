@@ -13,33 +13,33 @@ from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """A finished save or a load of one rank; times of all ranks are on one axis.
+    """A finished save or a load of a rank; the times of all ranks are comparable.
 
-    One with the field `error` has failed, and counts for nothing.
+    An event with the field `error` has failed, and is ignored.
     """
 
     t: int  # when it began
     rank: int
-    steps_done: int  # steps that its process had made
+    steps_done: int  # steps that its process had made by then
     is_load: bool
     fields: Mapping[str, Any]  # those of the journal: `path`, `file`
-    step: int | None = None  # of the run, where the program tells what it has loaded
+    step: int | None = None  # of the run, if the program reports what it has loaded
 
 
 @dataclass(slots=True)
 class Stretch:
-    """Steps of one attempt that follow one another, each trained on the result of the last."""
+    """Consecutive steps of an attempt, without a rollback in between."""
 
     attempt: int
-    at: int  # when it began; 0 for the first one of an attempt
+    at: int  # when it began; 0 for the first stretch of an attempt
     steps_done: int  # steps that each process had made by then
-    end: int  # and when it was over
-    base: int  # the step of the run that it went on from
-    known: bool  # whether anything says so
-    parent: Save | None  # what it went on from; None: from nothing
+    end: int  # and at its end
+    base: int  # the step of the run that it continued from
+    known: bool  # whether that is recorded, not assumed
+    parent: Save | None  # the save it continued from; None: from scratch
 
     def step(self, steps_done: int) -> int:
-        """The step of the run that a process is at which has made so many."""
+        """The step of the run after `steps_done` steps of a process."""
         return self.base + steps_done - self.steps_done
 
 
@@ -51,13 +51,13 @@ class Save(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Of the run."""
+        """The step of the run."""
         return self.stretch.step(self.steps_done)
 
 
 @dataclass(slots=True)
 class Saves:
-    """What was saved up to now, by the identity of the file and by path; the last one counts."""
+    """All saves so far, by file identity and by path; the last save counts."""
 
     _files: dict[str, Save] = field(default_factory=dict)
     _paths: dict[str, Save] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Saves:
         return bool(self._files or self._paths)
 
     def add(self, fields: Mapping[str, Any], save: Save) -> None:
-        """A save that came to its end."""
+        """Add a finished save."""
         for saves, key in ((self._files, "file"), (self._paths, "path")):
             name = fields.get(key)
             if isinstance(name, str) and name:
@@ -74,7 +74,7 @@ class Saves:
                 saves[name] = save
 
     def match(self, load: Mapping[str, Any]) -> Save | None:
-        """What a load has read: by the file's identity, which survives a rename, else by path."""
+        """The save that was loaded: by file identity, which survives a rename, or by path."""
         file, path = load.get("file"), load.get("path")
         save = self._files.get(file) if isinstance(file, str) else None
         if save is None and isinstance(path, str):
@@ -98,10 +98,10 @@ class Lineage:
         declared: int | None = None,
         known: bool = True,
     ) -> list[Stretch]:
-        """The next attempt, which made so many steps: its stretches.
+        """Add the next attempt, which made `steps` steps; return its stretches.
 
-        `declared` is the step that the program says it starts from. `known` says whether an
-        attempt of which nothing matches a save can be taken to have started from nothing.
+        `declared`: the step that the program reports to start from. `known`: whether an attempt
+        without a matching load is known to have started from scratch.
         """
         complete = (event for event in events if not event.fields.get("error"))
         ordered = sorted(complete, key=lambda event: (event.t, event.is_load))
@@ -140,7 +140,7 @@ class Lineage:
         return self._at(event.step, [*self.stretches, *own])
 
     def _at(self, step: int, stretches: Sequence[Stretch]) -> Save | None:
-        """The state after a step that the program has named, wherever it was saved."""
+        """The state after a step that the program has reported, wherever it was saved."""
         if not step or not stretches:
             return None
         trained = [s for s in reversed(stretches) if s.base < step <= s.step(s.end)]
@@ -149,9 +149,9 @@ class Lineage:
         return Save(stretch, stretch.steps_done + step - stretch.base)
 
     def surviving_steps(self, roots: Iterable[Stretch]) -> dict[int, int | None]:
-        """Of each stretch (by `id`) the last step that one of `roots` descends from; None: all.
+        """For each stretch (by `id`), the last step that one of `roots` descends from; None: all.
 
-        Of a root all is kept, unless another one before it has gone on from an earlier save.
+        All steps of a root survive, unless an earlier root continued from an earlier save.
         """
         surviving: dict[int, int | None] = {}
         for root in roots:
@@ -165,7 +165,7 @@ class Lineage:
                     before = surviving.get(id(stretch), 0)
                     surviving[id(stretch)] = None if before is None else max(before, step)
                     save = stretch.parent
-                else:  # a declared step of before that stretch
+                else:  # a declared step before that stretch
                     above = stretch.parent.stretch
                     steps_done = above.steps_done + step - above.base
                     save = Save(above, min(steps_done, stretch.parent.steps_done))
@@ -173,13 +173,13 @@ class Lineage:
 
 
 def _keep_highest(read: dict[int, Save], rank: int, save: Save) -> None:
-    """Of several loads of a rank, the one of the highest step counts."""
+    """Of several loads by a rank, the one with the highest step counts."""
     if rank not in read or save.step > read[rank].step:
         read[rank] = save
 
 
 def _slowest(read: Mapping[int, Save]) -> Save:
-    """Of several ranks, the one that is behind."""
+    """The save with the lowest step of all ranks."""
     return min(read.values(), key=lambda save: save.step)
 
 

@@ -1,4 +1,4 @@
-"""Append events to the journal of one process: one line per event, one append per line."""
+"""Append events to the journal of a process: one line per event, one append per line."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from headway.storage.process_identity import boot_id, pid_space
 
 SCHEMA = 1
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-START_LIMIT = 1_000_000_000  # ns that an interpreter may take to come up
+START_LIMIT = 1_000_000_000  # ns that an interpreter may take to start
 PLAIN = (int, str, bool, type(None))
 
 
 class Writer:
-    """Appends lines to one journal and keeps its pulse page.
+    """Appends lines to a journal and updates its pulse page.
 
-    Never raises on I/O: the job goes on. The first error is kept in `fault`, lines that did not
-    fit are counted in `lost`, and both are told by the first line that can be written again.
+    Never raises on I/O, so that the job continues. The first error is stored in `fault`, lines that
+    were not written are counted in `lost`, and the next line that can be written records both.
     """
 
     def __init__(self, path: str, pid: int, pages: str = "") -> None:
-        """`pages`: a folder in memory for the page, where a launcher copies it from."""
+        """`pages`: a folder in memory for the page, from which the launcher copies it."""
         self.path = path
         self.lost = 0
         self.fault = ""
         self._fd = -1
         self._file = (0, 0)
-        self._head = b""  # without it readers leave the file out
-        self._has_head = False  # the file has it
+        self._head = b""  # without it, readers skip the file
+        self._has_head = False  # whether the file has it
         self.cells = pulse.anonymous()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -44,13 +44,13 @@ class Writer:
             self._note(error)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one event; that it could be written is a sign of life."""
+        """Append an event, and update the sign of life."""
         self.cells[pulse.ALIVE] = now()
         if self._fd < 0:
             self.lost += 1
             return
         if self.lost:
-            # On a line of its own: what failed may have left half a line.
+            # Starts with a newline: the failed write may have left an incomplete line.
             gap = {"ev": "lost", "t": record.get("t", 0), "lines": self.lost, "why": self.fault}
             if not self._append(b"\n" + encode(gap)):
                 self.lost += 1
@@ -60,14 +60,14 @@ class Writer:
             self.lost += 1
 
     def file_clock(self) -> int | None:
-        """What the file system says the time is: hosts that share it share this clock."""
+        """The time of the file system, a clock that all hosts share."""
         try:
             return os.fstat(self._fd).st_mtime_ns if self._fd >= 0 else None
         except OSError:
             return None
 
     def close(self) -> None:
-        """Close the file and the page: a mapping keeps a descriptor of its own."""
+        """Close the file and the page; a mapping has its own descriptor."""
         self.cells = pulse.anonymous()
         if self._fd >= 0:
             os.close(self._fd)
@@ -90,11 +90,11 @@ class Writer:
         return True
 
     def _open(self) -> None:
-        """The file at the path: the one of before, or one that has taken its place."""
+        """Open the file at the path: the same as before, or a new one."""
         self._fd = os.open(self.path, APPEND, 0o644)
         status = os.fstat(self._fd)
         file = (status.st_dev, status.st_ino)
-        # A new file may have the number of the one that was removed.
+        # A new file may have the inode number of the removed one.
         self._has_head = self._has_head and file == self._file and status.st_size > 0
         self._file = file
 
@@ -103,7 +103,7 @@ class Writer:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _is_own_file(self) -> bool:
-        """Jobs that close every descriptor get the same numbers again, for files of their own."""
+        """False if the job has closed the descriptor and reused its number for another file."""
         try:
             status = os.fstat(self._fd)
         except OSError:
@@ -115,7 +115,7 @@ class Writer:
 
 
 def _page(path: str, pid: int, pages: str) -> memoryview:
-    """A page at the path, or rather in the folder `pages` if it is on this host and has room."""
+    """Create the page in the folder `pages`, or at the path if that is not possible."""
     if pages:
         try:
             return pulse.create(os.path.join(pages, os.path.basename(path)), pid)
@@ -125,10 +125,10 @@ def _page(path: str, pid: int, pages: str) -> memoryview:
 
 
 def encode(record: dict[str, Any]) -> bytes:
-    """One line, without secrets. Anything that JSON does not know is written as its text."""
+    """Encode a line, without secrets. Values that JSON does not support are written as text."""
     try:
         text = json.dumps(redact.data(record), separators=(",", ":"), default=_text)
-    except (TypeError, ValueError, RecursionError):  # keys that are no text, or no end
+    except (TypeError, ValueError, RecursionError):  # keys that are not text, or a cycle
         simple = {
             key: value if type(value) in PLAIN else type(value).__name__
             for key, value in record.items()
@@ -140,7 +140,7 @@ def encode(record: dict[str, Any]) -> bytes:
 def _text(value: object) -> str:
     try:
         return redact.text(str(value))
-    # Not more: a signal handler of the job may raise here, and that is the job's.
+    # No other exceptions: a signal handler of the job may raise here.
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return type(value).__name__
 
@@ -163,7 +163,7 @@ def _started(stat: list[bytes]) -> int:
 
 
 def started_at(pid: int) -> int | None:
-    """When a process of this machine was started, on the journal's clock; None if it is gone."""
+    """When a process of this machine was started, on the journal's clock; None if it has ended."""
     try:
         stat = _stat(pid)
         return None if stat[0] in (b"Z", b"X") else _started(stat)
@@ -175,14 +175,14 @@ def started_at(pid: int) -> int | None:
         return None
     except OSError:
         pass
-    return 0  # it is there, and may not be looked at
+    return 0  # it exists, but may not be inspected
 
 
 def process_begin(python_started: int | None = None) -> int:
-    """When the kernel started this process, on the journal's clock: to 10 ms, and never early.
+    """When the kernel started this process, on the journal's clock: to 10 ms, never too early.
 
-    `entered` is when its Python came up. A shell that turns into Python (`exec`) was started long
-    before that; then its Python counts.
+    `python_started` is when its interpreter was ready. If a shell became this process by `exec`, it
+    was started long before; then `python_started` counts.
     """
     try:
         begin = max(min(_started(_stat("self")), now()), 0)
@@ -194,7 +194,7 @@ def process_begin(python_started: int | None = None) -> int:
 
 
 def head(role: str, python_started: int | None = None, **fields: Any) -> dict[str, Any]:
-    """The first line of every journal: who writes, and how its clocks stand."""
+    """The first line of every journal: the process and its clocks."""
     import sys
 
     return {

@@ -1,4 +1,4 @@
-"""Objects and files behind a URL, through fsspec where it is installed."""
+"""Files and objects at a URL, through fsspec if that is installed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 from headway.errors import MissingExtra, UsageError
 
-BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss")  # have no users in a URL
+# Their URLs contain no user and password.
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss")
 PASSWORD = re.compile(r"[^/?#@]*:[^@]*@")
 
 
 def check_url(url: str) -> None:
-    """UsageError for what can never be used; nothing is imported for the file system itself."""
+    """UsageError if the URL cannot be valid; the file system itself is not imported."""
     _without_password(url)
     try:
         import fsspec
@@ -25,7 +26,7 @@ def check_url(url: str) -> None:
     scheme = url.partition("://")[0].rpartition("::")[2]
     if scheme not in fsspec.available_protocols():
         raise UsageError(
-            f"cannot use {url}: protocol not known: {scheme}", code="url-unusable", url=url
+            f"cannot use {url}: unknown protocol {scheme}", code="url-unusable", url=url
         )
 
 
@@ -33,7 +34,7 @@ def _without_password(url: str) -> None:
     scheme, _, rest = url.partition("://")
     if scheme in BUCKETS and PASSWORD.match(rest):
         raise UsageError(
-            f"{url} has a password in it, which {scheme} does not read; set the variables of its "
+            f"{url} contains a password, which {scheme} does not use; set the variables of its "
             f"client, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             code="url-unusable",
             url=url,
@@ -42,7 +43,7 @@ def _without_password(url: str) -> None:
 
 @contextlib.contextmanager
 def _usable_url(url: str) -> Iterator[None]:
-    """UsageError where the file system of a URL cannot be used here."""
+    """UsageError if the file system of a URL cannot be used."""
     _without_password(url)
     try:
         import fsspec  # noqa: F401
@@ -55,7 +56,7 @@ def _usable_url(url: str) -> Iterator[None]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system behind a URL and the path on it."""
+    """The fsspec file system of a URL, and the path on it."""
     with _usable_url(url):
         import fsspec
 
@@ -64,7 +65,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def check_installed(url: str) -> None:
-    """UsageError also for what is not installed here; the place itself is not asked."""
+    """UsageError also if a package is missing; nothing is requested from the URL."""
     with _usable_url(url):
         from fsspec.registry import get_filesystem_class
 
@@ -72,7 +73,7 @@ def check_installed(url: str) -> None:
 
 
 def modified_at(info: dict[str, Any]) -> float:
-    """When a file was: fsspec's file systems do not agree on the word; what is not told is new."""
+    """The modification time, for which file systems have different keys; now if there is none."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = info.get(key)
         if isinstance(value, (int, float)):
@@ -83,16 +84,16 @@ def modified_at(info: dict[str, Any]) -> float:
 
 
 class RemoteObjects:
-    """Below one URL, by relative names with slashes; object stores make one by a single put."""
+    """Objects below a URL, by relative names with slashes; each is written by a single put."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._fs, root = filesystem(url)
         self._root = root.rstrip("/")
-        self._folders: set[str] = set()  # that are there: asking again costs a request
+        self._folders: set[str] = set()  # known to exist; a check costs a request
 
     def put(self, name: str, content: bytes) -> None:
-        """Make an object, or replace it."""
+        """Create or replace an object."""
         path = f"{self._root}/{name}"
         folder = path.rpartition("/")[0]
         if folder not in self._folders:
@@ -101,18 +102,18 @@ class RemoteObjects:
         self._fs.pipe_file(path, content)
 
     def get(self, name: str, limit: int | None = None) -> bytes:
-        """The content of an object, or its first bytes; FileNotFoundError if there is none."""
+        """The content of an object, or its first `limit` bytes; FileNotFoundError if missing."""
         options = {} if limit is None else {"start": 0, "end": limit}
         content: bytes = self._fs.cat_file(f"{self._root}/{name}", **options)
         return content
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
+        """Delete an object, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(f"{self._root}/{name}")
 
     def list_objects(self, below: str) -> Iterator[tuple[str, int, float]]:
-        """Name, size and time of change of each object below a name."""
+        """Name, size and modification time of each object below a name."""
         self._fs.invalidate_cache()
         try:
             files = self._fs.find(f"{self._root}/{below}", detail=True)

@@ -217,9 +217,9 @@ def test_a_folder_of_journals(tmp_path: Path) -> None:
     assert [j.name for j in journals] == ["launcher-L0", "node0-101-1", "odd"]
     assert journals[1].pulse is not None and journals[1].pulse.steps == 3
     assert problems == [
-        "empty.jsonl has no readable first line, so it was left out",
-        "none.jsonl could not be read: it is not a regular file",
-        "odd.jsonl: 1 damaged line(s) passed over",
+        "empty.jsonl was skipped: its first line cannot be read",
+        "none.jsonl cannot be read: it is not a regular file",
+        "odd.jsonl: 1 damaged line(s) skipped",
     ]
 
 
