@@ -13,12 +13,12 @@ from headway.ledger.boosters import active_boosters
 from headway.ledger.model import Ledger
 from headway.run import Run, load
 
-MAX_OTHER_RUNS = 5  # runs of the same command beside it that are looked at, the newest
-MAX_KERNEL_LOSS = 0.02  # that `headway autotune` allows a kernel
-WARM_FILE = "warm.json"  # what a launch with --warm leaves
+MAX_OTHER_RUNS = 5  # the newest runs of the same command
+MAX_KERNEL_LOSS = 0.02  # as in `headway autotune`
+WARM_FILE = "warm.json"  # written by a launch with --warm
 
 
-# What a flag of `headway run` turns on.
+# Boosters by the flag of `headway run` that enables them.
 BOOSTERS = {
     f"--{name.replace('_', '-')}": name
     for name in ("restarts", "warm", "compile_cache", "learn", "autotune", "async_save", "publish")
@@ -26,7 +26,7 @@ BOOSTERS = {
 
 
 def advise(evidence: Evidence) -> AdviceReport:
-    """What all rules propose for a run, beside each other, but what it had already."""
+    """Proposals of all rules, except for boosters that the run already used."""
     proposals, notes = rules.ask(evidence)
     on = active_boosters(evidence.ledger)
     new = [(rule, proposal) for rule, proposal in proposals if _is_new(proposal, on)]
@@ -39,7 +39,7 @@ def _is_new(proposal: Proposal, on: frozenset[str]) -> bool:
 
 
 def gather(path: str, others: Sequence[str] = ()) -> Evidence:
-    """A run and other runs of its job: those named, and those beside it with the same command."""
+    """A run with other runs of its job: those given, and those next to it with the same command."""
     run = load(path)
     local = "://" not in path
     runs = [load(other) for other in others]
@@ -78,7 +78,7 @@ def _has_compiles(ledger: Ledger) -> bool:
 
 
 def _tuning(run: Run) -> Tuning | None:
-    """What `headway autotune` would say of it."""
+    """The prediction of `headway autotune`."""
     from headway.compile.autotune.advice import advise as prune
     from headway.compile.autotune.advice import same_setup
     from headway.compile.autotune.records import collect

@@ -15,9 +15,9 @@ CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """Time that would not have been lost.
+    """Time that a change would have saved.
 
-    Where it is hidden `behind` other time, no more of it can be won than there is of that.
+    If it is `hidden_behind` other time, no more can be gained than there is of the other time.
     """
 
     intervals: Intervals
@@ -25,27 +25,27 @@ class Saving:
 
     @property
     def max_gain(self) -> int:
-        """All that can be won by it, in ns."""
+        """All that it can gain, in ns."""
         whole = length(self.intervals)
         return whole if self.hidden_behind is None else min(whole, length(self.hidden_behind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One change: what to do, which time it would have won, and how sure that is."""
+    """One change: what to do, which time it would have saved, and with what confidence."""
 
     title: str
     savings: tuple[Saving, ...]
     confidence: Confidence
-    why: str  # what the figure and its confidence rest on
+    why: str  # the basis of the gain and its confidence
     flags: tuple[str, ...] = ()  # of `headway run`
     code: tuple[str, ...] = ()  # lines for the job, or commands
-    see: str = ""  # the page of the docs
+    see: str = ""  # page of the documentation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What the kernels of a run took to tune in the busiest process, and what would be left; s."""
+    """Autotuning of a run's kernels in the busiest process, in seconds."""
 
     kernels: int
     time_s: float
@@ -62,14 +62,16 @@ class OtherRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A run, and what else is known of its job."""
+    """A run, and what else is known about its job."""
 
     ledger: Ledger
-    where: str = "RUN"  # as the user named it
+    where: str = "RUN"  # the path as given by the user
     warm: bool = False
     others: tuple[OtherRun, ...] = ()
     tuning: Tuning | None = None
-    lemons: Mapping[str, float] = field(default_factory=dict)  # share of failures beyond chance
+    lemons: Mapping[str, float] = field(
+        default_factory=dict
+    )  # share of unexpected failures by node
 
     @property
     def all_runs(self) -> tuple[OtherRun, ...]:
@@ -79,31 +81,31 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A proposal with what it is worth beside the others."""
+    """A proposal with its gain next to the others."""
 
     rule: str
     proposal: Proposal
-    standalone: int  # ns, if nothing else is done
-    marginal: int  # ns that no other one wins
-    points: float  # of ETT, on top of those before it
+    standalone: int  # ns gained if it is applied alone
+    marginal: int  # ns gained in addition to the other advice
+    points: float  # of ETT, in addition to the advice before it
     accelerator_ns: int
     intervals: Intervals = ()
-    superseded_by: str = ""  # the rule that wins most of its time, where it wins none
+    superseded_by: str = ""  # the rule that gains most of its time, if it gains none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceReport:
-    """All advice for a run, the most worth first, and the run with all of it."""
+    """All advice for a run, largest gain first, and the run with all of it applied."""
 
     ledger: Ledger
     advice: tuple[Advice, ...]
-    superseded: tuple[Advice, ...]  # would win nothing beside the others
-    ett_percent: float  # with all of it
+    superseded: tuple[Advice, ...]  # gains nothing in addition to `advice`
+    ett_percent: float  # with all advice
     wall: int
-    lost: int  # what was not training
+    lost: int  # time not spent training on new data
     notes: tuple[str, ...] = ()
 
     @property
     def gain(self) -> int:
-        """Of all of it together."""
+        """The gain of all advice together, in ns."""
         return sum(item.marginal for item in self.advice)

@@ -14,7 +14,7 @@ from headway.ledger.segments import Intervals, Segment, intersect, length, union
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The account of a run that did not spend some of its time."""
+    """A run without some of its time."""
 
     wall: int
     segments: tuple[Segment, ...]
@@ -22,12 +22,11 @@ class Replayed:
 
     @property
     def ett_percent(self) -> float:
-        """As of a ledger."""
         return 100.0 * self.buckets.get(EFFECTIVE, 0) / self.wall if self.wall else 0.0
 
 
 def replay(ledger: Ledger, removed: Intervals) -> Replayed:
-    """What is removed is cut out of the timeline, and what comes after it moves up."""
+    """Cut intervals out of the timeline and move up what follows."""
     gone = [Segment(start, end, "") for start, end in removed]
     out: list[Segment] = []
     at = 0
@@ -40,12 +39,12 @@ def replay(ledger: Ledger, removed: Intervals) -> Replayed:
 
 
 def lost_time(ledger: Ledger) -> Intervals:
-    """All that was not training on new data."""
+    """All time that was not training on new data."""
     return union((s.start, s.end) for s in ledger.segments if s.leaf != EFFECTIVE)
 
 
 def time_in(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -> Intervals:
-    """When the run was in one of these leaves; in one attempt only, where that is named."""
+    """Intervals that the run spent in these buckets, optionally within one attempt."""
     if attempt is None:
         return union((s.start, s.end) for s in ledger.segments if s.leaf in leaves)
     start, end = ledger.windows[attempt]
@@ -56,12 +55,12 @@ def time_in(ledger: Ledger, leaves: Collection[str], attempt: int | None = None)
 
 
 def buckets_of(*stages: str) -> tuple[str, ...]:
-    """Those of some stages, in a first start and in recoveries."""
+    """The buckets of these stages, in the first start and in recoveries."""
     return tuple(f"{group}.{stage}" for group in ("start", "recover") for stage in stages)
 
 
 def accelerator_ns(ledger: Ledger, intervals: Intervals) -> int:
-    """The same time on every accelerator that the run held then."""
+    """Time multiplied by the number of accelerators that the run held at that time."""
     if not ledger.attempts:
         return length(intervals)
     most = max(map(_world_size, ledger.attempts)) or 1

@@ -18,13 +18,13 @@ from headway.ledger.segments import (
     union_of_two,
 )
 
-MIN_GAIN_NS = 1_000_000  # ns; less is nothing to advise for
+MIN_GAIN_NS = 1_000_000  # smaller gains are not reported
 
 
 def resolve(
     ledger: Ledger, proposals: Sequence[tuple[str, Proposal]], notes: Sequence[str] = ()
 ) -> AdviceReport:
-    """Time that two proposals would win goes to the surer one, then to the one worth more."""
+    """Assign time that two proposals claim to the more certain one, then to the larger one."""
     losses = lost_time(ledger)
     standalone = {id(proposal): _claim(proposal, losses, ())[0] for _, proposal in proposals}
     ordered = sorted(
@@ -51,7 +51,7 @@ def resolve(
 
 
 def _claim(proposal: Proposal, losses: Intervals, used: Intervals) -> tuple[Intervals, Intervals]:
-    """What is left for it to win, and all that is then in use."""
+    """What the proposal can still gain, and all time that is claimed afterwards."""
     gained: Intervals = ()
     for saving in proposal.savings:
         free = subtract(intersect(saving.intervals, losses), used)
@@ -109,7 +109,7 @@ def _report(
 
 
 def _superseded_by(advice: Advice, useful: Sequence[Advice]) -> str:
-    """Whose time it would have won, for the most part."""
+    """The rule that gains most of the time that this advice claims."""
     claimed = union(*(saving.intervals for saving in advice.proposal.savings))
     claimed = union(claimed, *(saving.hidden_behind or () for saving in advice.proposal.savings))
     shared = {other.rule: length(intersect(claimed, other.intervals)) for other in useful}

@@ -15,7 +15,7 @@ HOUR = 3600 * NS
 
 
 def to_dict(report: AdviceReport) -> dict[str, Any]:
-    """Seconds, percentage points and accelerator-hours; those of `advice` add up to `with_all`."""
+    """Seconds, percentage points and accelerator-hours; `advice` adds up to `with_all`."""
     return {
         "schema": SCHEMA,
         "run": report.ledger.run,
@@ -56,7 +56,7 @@ def _advice_to_dict(report: AdviceReport, advice: Advice) -> dict[str, Any]:
 
 
 def run_command(report: AdviceReport, proposals: Iterable[Proposal]) -> str | None:
-    """`headway run` with the flags of all of them, each once; None where there are none."""
+    """`headway run` with the flags of all proposals, each once; None without flags."""
     flags: dict[str, list[str]] = {}
     for proposal in proposals:
         name = ""
@@ -68,35 +68,34 @@ def run_command(report: AdviceReport, proposals: Iterable[Proposal]) -> str | No
                 flags[name].append(word)
     if not flags:
         return None
-    words = ["--auto"] if report.ledger.auto else []  # the run had it, and is to keep it
+    words = ["--auto"] if report.ledger.auto else []  # keep --auto if the run used it
     words += [word for name, values in flags.items() for word in (name, *values)]
     job = report.ledger.command or ("COMMAND",)
     return shlex.join(["headway", "run", *words, "--", *job])
 
 
-MIN_SHARE = 100  # one part in so many of what was lost is not worth an entry of its own
+MIN_SHARE = 100  # gains below 1 / MIN_SHARE of the lost time share one line
 
 
 def report_lines(report: AdviceReport) -> Iterator[str]:
-    """All of it."""
     ledger = report.ledger
     now = f"ETT {percent(ledger.ett_percent)} of {duration(ledger.wall)}"
     yield f"headway: {one_line(ledger.run, 60)}: {now}, {duration(report.lost)} lost"
     if not report.advice:
-        yield "  no rule finds time in this run that it knows how to win"
+        yield "  no rule finds time to gain in this run"
     major = [item for item in report.advice if item.marginal * MIN_SHARE >= report.lost]
     for number, item in enumerate(major, 1):
         yield from _advice_lines(report, number, item)
     minor = report.advice[len(major) :]
     if minor:
         yield ""
-        total = f"{count(len(minor), 'change')} worth less, "
+        total = f"{count(len(minor), 'smaller change')}, "
         total += duration(sum(item.marginal for item in minor))
         yield f"  {total} together: {', '.join(item.rule for item in minor)}"
     if report.advice:
         yield ""
         gained = f"{duration(report.gain)} of the {duration(report.lost)}"
-        yield f"  With all of it: ETT {percent(report.ett_percent)}, {gained} won"
+        yield f"  With all changes: ETT {percent(report.ett_percent)}, {gained} gained"
         together = run_command(report, (item.proposal for item in report.advice))
         if together:
             yield f"  All flags at once:  {together}"
@@ -104,8 +103,8 @@ def report_lines(report: AdviceReport) -> Iterator[str]:
             job = shlex.join(ledger.command or ("COMMAND",))
             yield f"  Or every booster that is safe for the job:  headway run --auto -- {job}"
     for item in report.superseded:
-        by = f", which {item.superseded_by} wins as well" if item.superseded_by else ""
-        yield f"  Not beside it: {item.rule}, {duration(item.standalone)} alone{by}"
+        by = f" by {item.superseded_by}" if item.superseded_by else ""
+        yield f"  Superseded{by}: {item.rule}, {duration(item.standalone)} alone"
     for note in report.notes:
         yield f"  Note: {one_line(note, 300)}"
 
@@ -127,7 +126,7 @@ def _advice_lines(report: AdviceReport, number: int, advice: Advice) -> Iterator
 
 
 def command_lines(rule: str, proposal: Proposal) -> Iterator[str]:
-    """What to type, and where to read about it."""
+    """The commands to type, and the documentation."""
     if proposal.flags:
         yield f"       headway run {one_line(shlex.join(proposal.flags))} -- COMMAND"
     yield from (f"       {one_line(line)}" for line in proposal.code)
@@ -135,7 +134,6 @@ def command_lines(rule: str, proposal: Proposal) -> Iterator[str]:
 
 
 def format_accelerator_hours(ns: int) -> str:
-    """Accelerator-hours, with as many digits as there is to say."""
     number = ns / HOUR
     text = f"{number:,.1f}" if number >= 10 else f"{number:.2g}"
     return f"{text} accelerator-hours"

@@ -114,7 +114,7 @@ class FleetAdvice:
         summary = f"{count(self.runs, 'run')}, {hours}, ETT {percent(self.ett_percent)}"
         yield f"headway: {self.store}: {summary}"
         if not self.rows:
-            yield "  no rule finds time in these runs that it knows how to win"
+            yield "  no rule finds time to gain in these runs"
         for number, row in enumerate(self.rows[:MAX_ROWS_SHOWN], 1):
             proposal = row.largest.proposal
             yield ""

@@ -368,7 +368,7 @@ def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "entry_points", entry_points)
     found, notes = rules.ask(Evidence(ledger=one(Line())))
     assert [(name, proposal.title) for name, proposal in found] == [("mine", "mine")]
-    assert notes == ["the rule wrong has failed: KeyError: 'no such leaf'"]
+    assert notes == ["rule wrong failed: KeyError: 'no such leaf'"]
 
 
 def test_a_death_too_soon_for_a_warm_restart() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, cast
 from headway.advise.model import Evidence, Proposal
 
 GROUP = "headway.rules"
-# Each rule with its module, in the order in which a run comes to what the rules are about.
+# Rules with their modules, in the order of the phases of a run.
 OWN = {
     "stage_overlap": "startup",
     "fast_batch": "startup",
@@ -36,10 +36,10 @@ OWN = {
 
 
 class Rule(Protocol):
-    """What reads a ledger and proposes changes."""
+    """Reads a ledger and proposes changes."""
 
     def proposals(self, evidence: Evidence) -> Iterable[Proposal]:
-        """Each change that would have won time in this run; none where there is nothing to do."""
+        """Each change that would have saved time in this run."""
 
 
 class _OwnRule(NamedTuple):
@@ -47,12 +47,11 @@ class _OwnRule(NamedTuple):
 
 
 def names() -> list[str]:
-    """Of all rules."""
+    """Names of all rules."""
     return [*OWN, *sorted({point.name for point in entry_points(group=GROUP)} - set(OWN))]
 
 
 def rule(name: str) -> Rule:
-    """The rule of that name."""
     if name in OWN:
         module = importlib.import_module(f"{__name__}.{OWN[name]}")
         return _OwnRule(getattr(module, f"propose_{name}"))
@@ -61,7 +60,7 @@ def rule(name: str) -> Rule:
 
 
 def ask(evidence: Evidence) -> tuple[list[tuple[str, Proposal]], list[str]]:
-    """What all rules propose; one that fails is named, and the others are heard."""
+    """Proposals of all rules, and notes about rules of other packages that failed."""
     proposals: list[tuple[str, Proposal]] = []
     notes: list[str] = []
     for name in names():
@@ -70,5 +69,5 @@ def ask(evidence: Evidence) -> tuple[list[tuple[str, Proposal]], list[str]]:
         except Exception as error:
             if name in OWN:
                 raise
-            notes.append(f"the rule {name} has failed: {type(error).__name__}: {error}")
+            notes.append(f"rule {name} failed: {type(error).__name__}: {error}")
     return proposals, notes

@@ -23,7 +23,7 @@ BLOCK_BUCKETS = ("waste.checkpoint_block",)
 
 
 class RemainingSaveTime(NamedTuple):
-    """What a save still blocks once it is written behind."""
+    """The time that a background save still blocks."""
 
     ns: int
     confidence: Confidence
@@ -31,7 +31,7 @@ class RemainingSaveTime(NamedTuple):
 
 
 def propose_async_checkpoint(evidence: Evidence) -> Iterator[Proposal]:
-    """Every save that blocked longer is brought down to what one written behind takes."""
+    """Shorten each save to the blocking time of a background save."""
     ledger = evidence.ledger
     blocked = time_in(ledger, BLOCK_BUCKETS)
     if not blocked or ledger.saved or (ledger.behind and ledger.behind.saves):
@@ -39,26 +39,26 @@ def propose_async_checkpoint(evidence: Evidence) -> Iterator[Proposal]:
     remaining = _remaining_save_time(evidence)
     saves = ledger.saves or len(blocked)
     yield Proposal(
-        title="Write checkpoints behind the training",
+        title="Write checkpoints in the background",
         savings=(Saving(intervals=_after_first(blocked, remaining.ns * saves // len(blocked))),),
         confidence=remaining.confidence,
         why=f"{count(saves, 'save')} blocked {duration(length(blocked) // saves)} each; "
         + remaining.why,
         flags=("--async-save",),
         code=(
-            'checkpointer = headway.checkpoint.Checkpointer("checkpoints", state)  # or this one',
+            'checkpointer = headway.checkpoint.Checkpointer("checkpoints", state)  # alternative',
         ),
         see="docs/async-save.md",
     )
 
 
 def _after_first(blocked: Intervals, ns: int) -> Intervals:
-    """Each stretch without so much of its beginning."""
+    """Each interval without its first `ns`."""
     return subtract(blocked, union(*(take_first((stretch,), ns) for stretch in blocked)))
 
 
 def _remaining_save_time(evidence: Evidence) -> RemainingSaveTime:
-    """As other runs of this job have measured it."""
+    """Measured in other runs of the job."""
     per_save = []
     for run in evidence.others:
         behind = run.ledger.behind
@@ -68,10 +68,8 @@ def _remaining_save_time(evidence: Evidence) -> RemainingSaveTime:
             per_save.append((blocked + waited) // run.ledger.saves)
     if per_save:
         ns = round(statistics.median(per_save))
-        return RemainingSaveTime(
-            ns, "high", f"one written behind blocks {duration(ns)} in this job"
-        )
-    reason = "at most: what the copy in memory takes is not measured in this job"
+        return RemainingSaveTime(ns, "high", f"a background save blocks {duration(ns)} in this job")
+    reason = "upper bound: the time of the copy in memory is not measured in this job"
     return RemainingSaveTime(0, "low", reason)
 
 
@@ -81,13 +79,13 @@ LOOP_BUCKETS = (EFFECTIVE, LOST, *(f"waste.{name}" for name in WASTE))
 
 @dataclass(frozen=True)
 class Loop:
-    """The time in which a run could lose something to its interval; seconds."""
+    """The training loop, where the checkpoint interval matters; seconds."""
 
     seconds: float
     known: IntervalInputs
 
     def expected(self, every: float) -> float:
-        """What such an interval loses of this run, at the mean of the rate."""
+        """Expected loss of this run with a checkpoint interval, at the mean failure rate."""
         inputs = self.known
         mtbf = HOUR_S / inputs.per_hour if inputs.failures else math.inf
         share = interval.wasted(every, cost=inputs.cost, mtbf=mtbf, durable=inputs.durable)
@@ -95,7 +93,7 @@ class Loop:
 
 
 def propose_interval(evidence: Evidence) -> Iterator[Proposal]:
-    """What was lost, less what the best interval would lose of the same run."""
+    """The lost time minus the expected loss with the best interval."""
     ledger = evidence.ledger
     rolled_back, blocked = time_in(ledger, (LOST,)), time_in(ledger, (BLOCK_BUCKET,))
     if rolled_back and not ledger.saves:
@@ -105,7 +103,7 @@ def propose_interval(evidence: Evidence) -> Iterator[Proposal]:
         return
     loop = Loop(seconds, inputs)
     best = inputs.best().interval
-    if ledger.recommended_interval is not None:  # the one that the report shows
+    if ledger.recommended_interval is not None:  # as in the report
         best = ledger.recommended_interval / NS
     wasted = (length(rolled_back) + length(blocked)) / NS
     gained = round((wasted - loop.expected(best)) * NS)
@@ -128,18 +126,18 @@ def propose_interval(evidence: Evidence) -> Iterator[Proposal]:
 
 def _first_checkpoint(ledger: Ledger, rolled_back: Intervals) -> Proposal:
     return Proposal(
-        title="Save checkpoints, and go on from them",
+        title="Save checkpoints and resume from them",
         savings=(Saving(intervals=rolled_back),),
         confidence="low",
         why=f"{count(len(ledger.failures), 'failure')} lost {duration(length(rolled_back))} of "
-        "training, and no save was seen; at most: what saves would cost is not measured",
+        "training without any save; upper bound: the cost of saves is not measured",
         code=('checkpointer = headway.checkpoint.Checkpointer("checkpoints", state)',),
         see="docs/checkpoint.md#checkpointer",
     )
 
 
 def _confidence(loop: Loop, wasted: float) -> Confidence:
-    """Whether the best interval wins wherever in its credible interval the rate lies."""
+    """Medium if the best interval gains over the whole credible interval of the failure rate."""
     inputs = loop.known
     if not inputs.failures:
         return "low"
@@ -149,13 +147,14 @@ def _confidence(loop: Loop, wasted: float) -> Confidence:
 
 
 def _interval_reason(ledger: Ledger, inputs: IntervalInputs, current: float) -> str:
-    since = f"; now every {_format_seconds(current)}" if current else ""
+    since = f"; currently every {_format_seconds(current)}" if current else ""
     mtbf = HOUR_S / inputs.per_hour
     young, daly = interval.young(inputs.cost, mtbf), interval.daly(inputs.cost, mtbf)
     if not inputs.failures:
-        text = f"no failure in {duration(ledger.wall)}, so how often it fails is not known: below "
+        text = f"no failure in {duration(ledger.wall)}, so the failure rate is not known: below "
         text += (
-            f"{inputs.per_hour:.3g} an hour (95 %), for which Young says {_format_seconds(young)}"
+            f"{inputs.per_hour:.3g} per hour (95 %), "
+            f"for which Young's interval is {_format_seconds(young)}"
         )
         return text + since
     times = ledger.time_to_recover
@@ -166,12 +165,12 @@ def _interval_reason(ledger: Ledger, inputs: IntervalInputs, current: float) -> 
     low, high = inputs.rate.credible()
     ends = sorted(inputs.best(rate).interval for rate in (low, high))
     text = (
-        f"{count(inputs.failures, 'failure')} in this run: {inputs.per_hour:.3g} an hour, between "
+        f"{count(inputs.failures, 'failure')} in this run: {inputs.per_hour:.3g} per hour, between "
     )
     text += f"{low:.3g} and {high:.3g} (95 %), for which {_format_seconds(ends[0])} to "
     text += f"{_format_seconds(ends[1])} is best; Young {_format_seconds(young)}, "
-    text += f"Daly {_format_seconds(daly)}, with {_format_seconds(recover)} to recover "
-    text += f"{_format_seconds(exact.interval)} and {100 * exact.wasted:.1f} % lost"
+    text += f"Daly {_format_seconds(daly)}; exact {_format_seconds(exact.interval)} with "
+    text += f"{_format_seconds(recover)} to recover, {100 * exact.wasted:.1f} % lost"
     return text + since
 
 

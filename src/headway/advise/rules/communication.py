@@ -16,7 +16,7 @@ GROUP_BUCKETS = (*buckets_of("process_group_init"), "waste.blocked")
 
 
 def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
-    """What the rank that lost least by it could do without."""
+    """Avoidable time on the rank that lost least."""
     created = evidence.ledger.groups_made
     avoidable = [
         group for group in created if group.needless and not is_installed_package(group.where)
@@ -27,15 +27,15 @@ def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
     calls = sum(group.calls for group in avoidable)
     complete = all(group.settled for group in avoidable)
     yield Proposal(
-        title=f"Make only the process groups that are used ({avoidable[0].where})",
+        title=f"Create only the process groups that are used ({avoidable[0].where})",
         savings=(Saving(intervals=take_last(time_in(evidence.ledger, GROUP_BUCKETS), ns)),),
         confidence="medium" if complete else "low",
-        why=f"of {count(calls, 'call')} a rank {duration(ns)} went to groups of other ranks, "
-        "unused or repeated ones: an estimate from the times of the calls"
-        + ("" if complete else ", and not every rank came to its end"),
+        why=f"{duration(ns)} of {count(calls, 'call')} per rank were spent on groups of other "
+        "ranks, unused or duplicate groups, estimated from the times of the calls"
+        + ("" if complete else "; not every rank finished"),
         code=(
             'mesh = headway.startup.process_groups.partition({"dp": 4, "tp": 2})  # your own shape',
-            'mesh["tp"].pg()  # made here, at its first use',
+            'mesh["tp"].pg()  # created on first use',
         ),
         see="docs/groups.md",
     )
@@ -51,7 +51,7 @@ START_BUCKETS = buckets_of(*START_STAGES[3:])
 
 
 def propose_shard_metadata(evidence: Evidence) -> Iterator[Proposal]:
-    """All but one of the calls of a place, on the rank that waited least in them."""
+    """All but one of the calls at a place, on the rank that waited least."""
     ledger = evidence.ledger
     own = [call for call in ledger.early_calls if not is_installed_package(call.where)]
     repeated = [call for call in own if call.what in OBJECT_COLLECTIVES and call.times > 1]
@@ -63,7 +63,7 @@ def propose_shard_metadata(evidence: Evidence) -> Iterator[Proposal]:
         title=f"Send shard metadata once, not {place.times:,} times ({place.where})",
         savings=(Saving(intervals=take_last(time_in(ledger, (*START_BUCKETS, UNKNOWN)), ns)),),
         confidence="medium",
-        why=f"{place.times:,} x {place.what} before the first step; all but one took "
+        why=f"{place.times:,} x {place.what} before the first step; all but one call took "
         f"{duration(ns)} on the rank that waited least",
         code=(
             "plan = headway.startup.sharding.share("

@@ -18,12 +18,12 @@ from headway.report.compiles import recompile_causes
 from headway.units import NS
 
 COMPILE_BUCKETS = buckets_of("pt2_compile")
-# Dynamo traces and modules are imported whatever a cache holds.
+# A cache does not save tracing by Dynamo and the import of modules.
 CACHED_PARTS = ("aot_autograd", "inductor", "triton", "autotune")
 
 
 class RemainingCompileTime(NamedTuple):
-    """What a start still takes in the compiler once its code is kept, as far as that is known."""
+    """The compile time of a start with a filled cache, if known."""
 
     ns: int | None
     confidence: Confidence
@@ -31,7 +31,7 @@ class RemainingCompileTime(NamedTuple):
 
 
 def propose_compile_cache(evidence: Evidence) -> Iterator[Proposal]:
-    """Each start that compiled is brought down to what one with a cache takes."""
+    """Shorten each cold start to the compile time of a start with a cache."""
     ledger = evidence.ledger
     cold = [attempt.index for attempt in ledger.attempts if _is_cold(ledger, attempt.index)]
     if not cold or ledger.archives:
@@ -47,17 +47,17 @@ def propose_compile_cache(evidence: Evidence) -> Iterator[Proposal]:
         )
         savings.append(Saving(intervals=take_last(compiling, max(ns, 0))))
     yield Proposal(
-        title="Keep what torch.compile makes, for the next run and for other nodes",
+        title="Cache the results of torch.compile for later runs and other nodes",
         savings=tuple(savings),
         confidence=remaining.confidence,
-        why=f"{remaining.why}; the first run with it fills the store",
+        why=f"{remaining.why}; the first run fills the cache",
         flags=("--compile-cache", "compile-cache"),
         see="docs/compile-cache.md",
     )
 
 
 def _cached_flags(ledger: Ledger, attempt: int) -> list[bool]:
-    """Of every first compile of an attempt, whether a cache had it."""
+    """For each first compile of an attempt, whether it came from a cache."""
     return [compile_.cached for compile_ in first_compiles(ledger, attempt)]
 
 
@@ -67,7 +67,7 @@ def _is_cold(ledger: Ledger, attempt: int) -> bool:
 
 
 def _remaining_compile_time(evidence: Evidence) -> RemainingCompileTime:
-    """As starts with a full cache took; else by what this run's compiles were made of."""
+    """From starts with a full cache; else from the compiler phases of this run."""
     archived, local = [], []
     for run in evidence.all_runs:
         hits = {
@@ -87,18 +87,16 @@ def _remaining_compile_time(evidence: Evidence) -> RemainingCompileTime:
         )
     if local:
         ns = round(statistics.median(local))
-        why = f"starts of this job that found torch's own cache filled took {duration(ns)}"
-        return RemainingCompileTime(ns, "medium", f"{why}; one from an archive is not measured")
+        why = f"starts of this job with a filled local torch cache took {duration(ns)}"
+        return RemainingCompileTime(ns, "medium", f"{why}; loading an archive is not measured")
     if evidence.ledger.compile_parts:
-        reason = "what the compiler's own parts took here that a cache holds; tracing is left"
+        reason = "from the compiler phases of this run that a cache saves; tracing remains"
         return RemainingCompileTime(None, "medium", f"{reason}. No start with a cache is measured")
-    return RemainingCompileTime(
-        None, "low", "at most: what a start with a cache takes is not measured"
-    )
+    return RemainingCompileTime(None, "low", "upper bound: a start with a cache is not measured")
 
 
 def _cacheable_time(ledger: Ledger, attempt: int, compiling: int) -> int:
-    """Of one start: the share that a cache holds of all that the run compiled."""
+    """The part of a start's compile time that a cache saves."""
     parts = ledger.compile_parts
     total = sum(parts.values())
     if total:
@@ -114,20 +112,20 @@ TUNING_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 
 
 def propose_autotune_pruning(evidence: Evidence) -> Iterator[Proposal]:
-    """What tuning took, less what the kept configs will take, as `headway autotune` says."""
+    """The tuning time minus the prediction of `headway autotune`."""
     tuning = evidence.tuning
     if tuning is None or tuning.time_s <= tuning.remaining_s:
         return
     during = time_in(evidence.ledger, TUNING_BUCKETS)
     ns = min(round((tuning.time_s - tuning.remaining_s) * NS), length(during))
     yield Proposal(
-        title="Tune only the configs that were ever the best",
+        title="Autotune only the configs that have been the best before",
         savings=(Saving(intervals=take_last(during, ns)),),
         confidence="medium",
         why=f"tuning {count(tuning.kernels, 'kernel')} took {tuning.time_s:.2f} s in the busiest "
-        f"process, and the kept configs will take {tuning.remaining_s:.2f} s",
+        f"process; the remaining configs will take {tuning.remaining_s:.2f} s",
         flags=("--autotune", evidence.where),
-        code=(f"headway autotune {evidence.where}  # first: writes the file",),
+        code=(f"headway autotune {evidence.where}  # run this first: it writes the file",),
         see="docs/autotune.md",
     )
 
@@ -136,7 +134,7 @@ RECOMPILE_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 
 
 def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:
-    """Every recompile that a setting of torch cures, in each attempt."""
+    """Every recompile that a setting of torch avoids, in each attempt."""
     ledger = evidence.ledger
     savings, curable = [], []
     for attempt in ledger.attempts:
@@ -155,13 +153,13 @@ def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:
     recompiling = length(time_in(ledger, ("waste.recompile",)))
     avoided = any(other < recompiling // 2 for other in others)
     yield Proposal(
-        title="Compile what changes as dynamic from the start",
+        title="Compile changing values as dynamic from the start",
         savings=tuple(savings),
         confidence="high" if avoided else "medium",
-        why=f"{count(recompiles, 'recompile')} of what a setting of torch cures, most for "
+        why=f"{count(recompiles, 'recompile')} that a setting of torch avoids, most time for "
         f"{worst.source or worst.where} ({duration(worst.ns)}); "
-        + ("another run did without" if avoided else "that torch takes it is not measured")
-        + ". The first run with it learns, the next one gains",
+        + ("another run avoided them" if avoided else "the effect is not measured")
+        + ". The first run learns, later runs gain",
         flags=("--learn",),
         code=(f"headway recompiles {evidence.where} --verify  # tries it on the first steps",),
         see="docs/recompiles.md",

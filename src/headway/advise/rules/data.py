@@ -16,7 +16,7 @@ STALL = ("waste.data_stall",)
 
 
 def propose_data_workers(evidence: Evidence) -> Iterator[Proposal]:
-    """Down to the share of waiting that another run of this job had, or to none at all."""
+    """Reduce waiting to the share of another run of this job, or to zero."""
     ledger = evidence.ledger
     stalls = time_in(ledger, STALL)
     training = length(time_in(ledger, (EFFECTIVE, LOST)))
@@ -26,16 +26,16 @@ def propose_data_workers(evidence: Evidence) -> Iterator[Proposal]:
     others = [_stall_share(run.ledger) for run in evidence.others]
     lower = [other for other in others if other is not None and other < share / 2]
     remaining = round(min(lower, default=0.0) * training)
-    # A loader that makes a batch in the wait of a step needs so many of itself to keep up.
+    # A loader that takes `share` times as long as a step needs so many additional workers.
     workers = max(1, math.ceil(share))
     confidence: Confidence = "medium" if lower else "low"
-    reason = f"for every second of training {duration(round(share * 1e9))} went by waiting for data"
+    reason = f"{duration(round(share * 1e9))} of waiting for data per second of training"
     if lower:
-        reason += f"; another run of this job waited {percent(100 * min(lower))} of its training"
+        reason += f"; another run of this job waited {percent(100 * min(lower))} of that time"
     else:
-        reason += "; at most: that the machine has the cores for it is not measured"
+        reason += "; upper bound: assumes that enough CPU cores are free"
     yield Proposal(
-        title=f"Give the loader {count(workers, 'worker')} more, or let it read further ahead",
+        title=f"Add {count(workers, 'worker')} to the data loader, or prefetch more batches",
         savings=(Saving(intervals=take_last(stalls, length(stalls) - remaining)),),
         confidence=confidence,
         why=reason,
@@ -45,6 +45,6 @@ def propose_data_workers(evidence: Evidence) -> Iterator[Proposal]:
 
 
 def _stall_share(ledger: Ledger) -> float | None:
-    """Waiting over training, where it trained."""
+    """Waiting time divided by training time."""
     training = length(time_in(ledger, (EFFECTIVE, LOST)))
     return length(time_in(ledger, STALL)) / training if training else None

@@ -12,7 +12,7 @@ from headway.ledger.segments import length, take_last
 
 
 def propose_publish_off(evidence: Evidence) -> Iterator[Proposal]:
-    """All of it moves to a job of its own."""
+    """Move publishing to a separate job."""
     ledger = evidence.ledger
     during = time_in(ledger, (PUBLISH,))
     if not during or not ledger.steps:
@@ -22,14 +22,14 @@ def propose_publish_off(evidence: Evidence) -> Iterator[Proposal]:
     ]
     remaining = min(measured, default=0)
     yield Proposal(
-        title="Publish by a job of its own",
+        title="Publish in a separate job",
         savings=(Saving(intervals=take_last(during, length(during) - remaining)),),
         confidence="high" if measured else "medium",
-        why=f"the trainer held its accelerators for {duration(length(during))} of it; "
+        why=f"the trainer held its accelerators for {duration(length(during))} of publishing; "
         + (
-            f"in another run of this job {duration(remaining)} was left"
+            f"another run of this job spent {duration(remaining)}"
             if measured
-            else "the job hands over its last checkpoint; that needs a recipe"
+            else "the job hands over its last checkpoint; a recipe is required"
         ),
         flags=("--publish", "recipe.toml", "--publish-to", "snapshots"),
         see="docs/publish.md#by-headway-run",

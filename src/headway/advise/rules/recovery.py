@@ -20,11 +20,11 @@ from headway.schedule.cost import from_ledger
 from headway.taxonomy import START_STAGES
 from headway.units import NS
 
-MIN_HANG_LIMIT_S = 10.0  # no shorter limit is advised: a pause that no run has shown may be longer
+MIN_HANG_LIMIT_S = 10.0  # longer pauses may occur than those observed so far
 
 
 def propose_hang_limits(evidence: Evidence) -> Iterator[Proposal]:
-    """Every hang is ended once it is longer than any pause that went well."""
+    """Stop every hang that is longer than any normal pause."""
     ledger = evidence.ledger
     hangs = time_in(ledger, (HANG,))
     limit = math.ceil(max(MIN_HANG_LIMIT_S, _longest_normal_pause(ledger) / NS))
@@ -33,19 +33,19 @@ def propose_hang_limits(evidence: Evidence) -> Iterator[Proposal]:
     if not beyond:
         return
     yield Proposal(
-        title=f"End a hang after {limit} s",
+        title=f"Stop hung jobs after {limit} s",
         savings=(Saving(intervals=beyond),),
         confidence="medium",
-        why=f"{count(len(hangs), 'hang')} of {duration(length(hangs))} in all; the longest pause "
-        "between steps that went well, and the steps themselves, leave room for this limit. A rank "
-        "that works is given longer",
+        why=f"{count(len(hangs), 'hang')} of {duration(length(hangs))} in all; this limit is above "
+        "the longest normal pause between steps and the length of a step. A rank that is busy gets "
+        "more time",
         flags=(*restart_flags(ledger), "--hang-after", str(limit)),
         see="docs/recover.md#hangs",
     )
 
 
 def _longest_normal_pause(ledger: Ledger) -> float:
-    """What the hang watch would take for well, by what the ledger shows of steps and pauses."""
+    """The longest pause that hang detection accepts, by the steps and pauses in the ledger."""
     training = time_in(ledger, (EFFECTIVE, LOST))
     step = length(training) / max(ledger.steps, 1)
     pauses = [0]
@@ -59,7 +59,7 @@ GAP_BUCKETS = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
 
 
 def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
-    """Each interruption that Headway may end, brought down to what its own restarts take."""
+    """Shorten the gap after each restartable failure to that of restarts by Headway."""
     ledger = evidence.ledger
     not_restarted = [
         failure
@@ -76,17 +76,17 @@ def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
         if _by_headway(failure) and failure.attempt + 1 < len(run.ledger.attempts)
     ]
     remaining = round(statistics.median(measured)) if measured else 0
-    text = f"{count(len(gaps), 'time')} {duration(sum(map(length, gaps)))} went by between a death "
-    text += "and the next attempt; "
+    text = f"{count(len(gaps), 'gap')} of {duration(sum(map(length, gaps)))} in all between a "
+    text += "failure and the next attempt; "
     yield Proposal(
-        title="Start again where the job is, as soon as it dies",
+        title="Restart failed jobs in place",
         savings=tuple(Saving(intervals=take_last(gap, length(gap) - remaining)) for gap in gaps),
         confidence="high" if measured else "low",
         why=text
         + (
             f"restarts by Headway took {duration(remaining)} in this job"
             if measured
-            else "at most: no restart by Headway is measured in this job"
+            else "upper bound: no restart by Headway is measured in this job"
         ),
         flags=restart_flags(ledger),
         see="docs/recover.md",
@@ -94,7 +94,7 @@ def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
 
 
 def gap_after(ledger: Ledger, failure: Failure) -> Intervals:
-    """From the death that a failure is to the attempt after it."""
+    """From a failure to the next attempt."""
     after = failure.attempt + 1
     if after >= len(ledger.attempts):
         return ()
@@ -111,7 +111,7 @@ LAUNCH_BUCKETS = ("recover.launcher_init",)
 
 
 def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
-    """Each recovery's launch is brought down to what warm ones take."""
+    """Shorten the launch of each recovery to that of warm restarts."""
     ledger = evidence.ledger
     if evidence.warm:
         return
@@ -131,10 +131,10 @@ def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
         for attempt in _restarted_attempts(run.ledger)
     ]
     remaining = round(statistics.median(measured)) if measured else 0
-    text = f"{count(len(launches), 'restart')} launched and imported for "
-    text += f"{duration(_total_length(launches))}; "
+    text = f"{count(len(launches), 'restart')} spent {duration(_total_length(launches))} on "
+    text += "launch and imports; "
     yield Proposal(
-        title="Fork restarts with their imports done",
+        title="Fork restarted processes with all imports done",
         savings=tuple(
             Saving(intervals=take_last(launching, length(launching) - remaining))
             for launching in launches
@@ -142,9 +142,9 @@ def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
         confidence="high" if measured else "low",
         why=text
         + (
-            f"warm ones of this job took {duration(remaining)} each"
+            f"warm restarts of this job took {duration(remaining)} each"
             if measured
-            else "at most: no warm restart is measured in this job"
+            else "upper bound: no warm restart is measured in this job"
         ),
         flags=(*restart_flags(ledger), "--warm"),
         see="docs/warm.md",
@@ -152,14 +152,14 @@ def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
 
 
 def _imports_ready_at(ledger: Ledger) -> int:
-    """When everything could have been imported once more, beside the first training."""
+    """When a second process could have finished its imports, in parallel with training."""
     training = time_in(ledger, (EFFECTIVE, LOST))
     imports = length(time_in(ledger, ("start.launcher_init",)))
     return training[0][0] + imports if training else ledger.wall
 
 
 def _restarted_attempts(ledger: Ledger) -> list[int]:
-    """Attempts after a failure that may be followed by another one where the job is."""
+    """Attempts after a failure that can be restarted in place."""
     after = {failure.attempt + 1 for failure in ledger.failures if is_restartable(failure)}
     return [index for index in range(1, len(ledger.attempts)) if index in after]
 
@@ -170,11 +170,11 @@ def _total_length(parts: list[tuple[tuple[int, int], ...]]) -> int:
 
 FAILURE_BUCKETS = (LOST, HANG, DETECTION)
 RECOVER_BUCKETS = (DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
-MIN_FAILURES = 2  # failures on one of several nodes of a run that are worth a look
+MIN_FAILURES = 2  # on one of several nodes of a run
 
 
 def propose_lemon_nodes(evidence: Evidence) -> Iterator[Proposal]:
-    """What the failures of such a node cost, but for those that chance would give it."""
+    """The cost of a node's failures, without the expected number of failures."""
     ledger = evidence.ledger
     by_node: dict[str, list[Failure]] = {}
     for failure in ledger.failures:
@@ -191,16 +191,16 @@ def propose_lemon_nodes(evidence: Evidence) -> Iterator[Proposal]:
         costs = [_failure_cost(ledger, failure) for failure in failures]
         total = sum(map(length, costs))
         yield Proposal(
-            title=f"Leave out the node {node}",
+            title=f"Exclude the node {node}",
             savings=tuple(
                 Saving(intervals=take_last(cost, round(length(cost) * excess))) for cost in costs
             ),
             confidence="high" if excess_share is not None else "low",
-            why=f"{count(len(failures), 'failure')} began there and cost {duration(total)}; "
+            why=f"{count(len(failures), 'failure')} began on it and cost {duration(total)}; "
             + (
-                f"by the store {100 * excess:.0f} % of its failures are beyond chance"
+                f"by the store {100 * excess:.0f} % of its failures exceed the expected number"
                 if excess_share is not None
-                else "one run is little to judge a node by: ask a store with `headway fleet nodes`"
+                else "one run is weak evidence: query a store with `headway fleet nodes`"
             ),
             code=(f"scontrol update NodeName={node} State=DRAIN Reason=headway",),
             see="docs/regressions.md",
@@ -217,17 +217,17 @@ def _node(ledger: Ledger, failure: Failure) -> str | None:
 
 
 def _failure_cost(ledger: Ledger, failure: Failure) -> Intervals:
-    """Training that was lost by it, and the way back."""
+    """Lost training and the recovery after it."""
     after = failure.attempt + 1
     recovery = time_in(ledger, RECOVER_BUCKETS, after) if after < len(ledger.attempts) else ()
     return union(time_in(ledger, FAILURE_BUCKETS, failure.attempt), recovery)
 
 
-NOTICE_S = 30  # what Slurm gives unless told otherwise; a longer save asks for more
+NOTICE_S = 30  # default of Slurm; a longer save needs more
 
 
 def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:
-    """Each preempted attempt loses no more than the save that its notice leaves time for."""
+    """Limit the loss of each preempted attempt to the time of a save."""
     ledger = evidence.ledger
     cost = from_ledger(ledger)
     rolled_back = [
@@ -239,18 +239,18 @@ def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:
     grace = max(NOTICE_S, math.ceil(cost.save or 0.0))
     total = sum(map(length, rolled_back))
     text = f"{count(len(rolled_back), 'eviction')} rolled back {duration(total)}; "
-    text += f"one more now would cost {cost.lost:,.0f} accelerator-seconds; "
+    text += f"another one now would cost {cost.lost:,.0f} accelerator-seconds; "
     yield Proposal(
-        title="Save at the notice of an eviction",
+        title="Save when an eviction is announced",
         savings=tuple(
             Saving(intervals=take_last(lost, length(lost) - remaining)) for lost in rolled_back
         ),
         confidence="medium" if cost.save is not None else "low",
         why=text
         + (
-            f"95 % of this run's saves are safe after {duration(remaining)}"
+            f"95 % of this run's saves were durable within {duration(remaining)}"
             if cost.save is not None
-            else "at most: what a save takes is not measured in this run"
+            else "upper bound: the time of a save is not measured in this run"
         ),
         code=(
             f"checkpointer = Checkpointer(store, state, interval=600, grace_s={grace})",

@@ -16,7 +16,7 @@ MODEL_STAGES = ("device_init", "process_group_init", "train_module_creation", "i
 
 
 def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
-    """The shorter chain goes behind the longer one, and declared stages down to their least."""
+    """Hide the shorter chain behind the longer one; cut declared stages to the critical path."""
     ledger = evidence.ledger
     graphs = {graph.attempt: graph for graph in ledger.stages}
     undeclared = [
@@ -29,15 +29,14 @@ def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
     if undeclared:
         gain = sum(saving.max_gain for saving in undeclared)
         yield Proposal(
-            title="Make the data ready while the model is built",
+            title="Prepare the data while the model is built",
             savings=tuple(undeclared),
             confidence="medium",
-            why=f"in {count(len(undeclared), 'start')} both were waited for in turn, "
-            f"{duration(gain)} too long; that neither needs the other, and a core is free "
-            "for it, is not measured",
+            why=f"in {count(len(undeclared), 'start')} both ran one after the other, which took "
+            f"{duration(gain)} longer; assumes that they are independent and a CPU core is free",
             code=(
                 "stages = headway.startup.Stages()",
-                "@stages.stage()  # and on each function that makes one thing ready",
+                "@stages.stage()  # on each function that prepares something",
                 "ready = stages.run()",
             ),
             see="docs/start.md#stages",
@@ -51,15 +50,15 @@ def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
             title="Let the declared stages overlap",
             savings=tuple(declared),
             confidence="medium",
-            why=f"by their own times no order is shorter than the chain {chain}; what they slow "
-            "each other down by when they overlap is not measured",
+            why=f"by the times of the stages the critical path is {chain}; assumes that stages do "
+            "not slow each other down when they overlap",
             code=("ready = stages.run()  # with overlap, and fewer stages where='main'",),
             see="docs/start.md#stages",
         )
 
 
 def _declared_slack(ledger: Ledger, graph: StageGraph) -> Saving:
-    """What a declared start took beyond the least that it can take."""
+    """The time of a declared start beyond its critical path."""
     window = ((min(row.start for row in graph.rows), graph.end),)
     during = intersect(time_in(ledger, buckets_of(*START_STAGES), graph.attempt), window)
     return Saving(intervals=take_last(during, max(graph.took - graph.bound, 0)))
@@ -69,7 +68,7 @@ COMPILE_BUCKETS = buckets_of("pt2_compile")
 
 
 def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
-    """Data is waited for behind the compile; what was compiled ahead in vain is compiled once."""
+    """Hide waiting for data behind compilation; do not compile twice."""
     ledger = evidence.ledger
     starts = [
         Saving(intervals=data, hidden_behind=compiled)
@@ -81,11 +80,11 @@ def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
     if starts:
         gain = sum(saving.max_gain for saving in starts)
         yield Proposal(
-            title="Compile on a fast batch while the data warms up",
+            title="Compile with a fast batch while the first data loads",
             savings=tuple(starts),
             confidence="medium",
-            why=f"in {count(len(starts), 'start')} {duration(gain)} of waiting for data lay beside "
-            "a compile that could have run meanwhile; that a core is free for it is not measured",
+            why=f"in {count(len(starts), 'start')} a compile could have run during "
+            f"{duration(gain)} of waiting for data; assumes that a CPU core is free",
             code=(
                 "ahead = headway.startup.CompileAhead("
                 "step, modules=[model], optimizers=[optimizer])",
@@ -101,17 +100,17 @@ def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
     ]
     if missed:
         yield Proposal(
-            title="Make the fast batch like the real ones",
+            title="Make the fast batch match the real ones",
             savings=tuple(missed),
             confidence="high",
-            why="the first real batch was compiled again; the report says what differed",
-            code=(f"headway report {evidence.where}  # the cure is under Compiles",),
+            why="the first real batch was compiled again; the report shows the difference",
+            code=(f"headway report {evidence.where}  # see the fix under Compiles",),
             see="docs/start.md#compile-ahead",
         )
 
 
 def _missed_precompile(ledger: Ledger, attempt: int) -> Saving:
-    """As long as the rank took that compiled most again."""
+    """Compile time of missed precompiles on the rank with the most of it."""
     compiling: dict[int, int] = {}
     for compile_ in ledger.compiles:
         if compile_.missed and compile_.attempt == attempt:
