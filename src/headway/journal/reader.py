@@ -22,6 +22,11 @@ from headway.journal.step_windows import Window, Windows
 from headway.journal.writer import SCHEMA, started_at
 from headway.storage.process_identity import boot_id, pid_space
 
+TICK_NS = 20_000_000  # the kernel reports start times in ticks, rounded up here
+SILENT_NS = 600_000_000_000  # for processes of other hosts; file systems delay their pulse pages
+DIGITS = 20
+_LONG = re.compile(rb"\d{%d}" % (DIGITS - 2))
+
 
 @dataclass(slots=True)
 class Span:
@@ -136,8 +141,6 @@ def _integer(text: str) -> int | str:
     return value if abs(value) < LIMIT else text
 
 
-DIGITS = 20
-_LONG = re.compile(rb"\d{%d}" % (DIGITS - 2))
 _plain, _careful = json.JSONDecoder(), json.JSONDecoder(parse_int=_integer)
 
 
@@ -305,10 +308,6 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise TypeError(value)
-
-
-TICK_NS = 20_000_000  # the kernel reports start times in ticks, rounded up here
-SILENT_NS = 600_000_000_000  # for processes of other hosts; file systems delay their pulse pages
 
 
 def has_ended(journal: Journal, wall: int) -> bool:

@@ -22,6 +22,8 @@ from headway.storage.atomic_write import write_atomically
 JOURNAL = "journal"
 RUN_JSON = "run.json"
 COMMAND_JSON = "command.json"  # the exact command, for its owner only: it may hold secrets
+PUBLISH_JSON = "publish.json"
+PUBLISH_SCHEMA = 1
 LEDGER_JSON = "ledger.json"
 REPORT_HTML = "report.html"
 
@@ -66,10 +68,6 @@ def read_command(folder: Path) -> list[str]:
 def write_command(folder: Path, command: Sequence[str]) -> None:
     """Write the exact command, for later launches of the run."""
     write_atomically(folder / COMMAND_JSON, json.dumps(list(command)) + "\n", mode=0o600)
-
-
-PUBLISH_JSON = "publish.json"
-PUBLISH_SCHEMA = 1
 
 
 def read_publish_note(folder: Path) -> dict[str, Any]:

@@ -31,6 +31,8 @@ INSTRUCTIONS = re.compile(r"s?sse|pni$|avx|fma|f16c|bmi|abm|popcnt|movbe|adx|gfn
 NON_CODE_FOLDERS = ("__pycache__", "include", "share", "test", "lib", "bin")  # folders of a package
 PLACE = "place"  # paths of torch and Python: if they differ, only C++ code is compiled again
 _ARM = os.uname().machine in ("aarch64", "arm64")
+NVML_LIBRARY = "libnvidia-ml.so.1"
+NVML_NAME_BYTES = 96
 
 
 def compile_facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -145,10 +147,6 @@ def _lines(path: str) -> Iterator[str]:
             yield from file
     except OSError:
         return
-
-
-NVML_LIBRARY = "libnvidia-ml.so.1"
-NVML_NAME_BYTES = 96
 
 
 def tuning_facts() -> dict[str, Any]:

@@ -16,6 +16,9 @@ from typing import Any
 
 from headway.journal import file_access
 
+SIGNAL = signal.SIGRTMIN + 11  # not used by glibc, torch, NCCL or Slurm
+MEMFD_NAME = "headway-stacks"
+
 
 def calling_line(excluded: Any = None) -> str:
     """The innermost frame of the job, except code `excluded`, as `file:line name`."""
@@ -32,10 +35,6 @@ def calling_line(excluded: Any = None) -> str:
             return f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back
     return ""
-
-
-SIGNAL = signal.SIGRTMIN + 11  # not used by glibc, torch, NCCL or Slurm
-MEMFD_NAME = "headway-stacks"
 
 
 def offer_dump(emit: Callable[..., Any]) -> None:

@@ -1,7 +1,7 @@
-"""Runs first in every Python process that `headway run` starts. Do not import this file.
+"""Python imports this file at the start of every process below `headway run`.
 
-It installs the probe and then runs the sitecustomize that the user's environment has of its own.
-Whatever goes wrong here must not touch the job.
+It installs the probe, and then runs the sitecustomize of the user's environment, if there is one.
+An error here must not affect the job.
 """
 
 import os

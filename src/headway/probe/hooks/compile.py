@@ -23,6 +23,22 @@ MAX_GUARD = 200  # characters
 MAX_VALUES = 16
 MAX_EVENT_SOURCES = 64  # entries of `lattice` per event
 MAX_SOURCES = 4096  # and per process
+SPAN = "compile"
+AUTOTUNE = "compile_autotune"
+
+# Cumulative, as torch measures them: each includes the following ones.
+PARTS = {
+    "dynamo": "dynamo_cumulative_compile_time_us",
+    "aot_autograd": "aot_autograd_cumulative_compile_time_us",
+    "inductor": "inductor_cumulative_compile_time_us",
+    "triton": "triton_compile_time_us",
+    "autotune": "compile_time_autotune_time_us",
+}
+CACHES = {"fx": "inductor_fx", "aot": "aotautograd"}
+MAX_REASON = 1000  # characters of a failed guard
+MAX_BYPASSES = 4  # reasons per compile
+MAX_EXPLAINED = 500  # recompiles per process with all guards and values
+MAX_REFUSED = 100  # recorded frames per process that have reached the limit of recompiles
 
 # A path in a guard, into the locals or the globals of a frame.
 PATH = re.compile(
@@ -166,24 +182,6 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 62:
         return str(value)[:40]
     return value
-
-
-SPAN = "compile"
-AUTOTUNE = "compile_autotune"
-
-# Cumulative, as torch measures them: each includes the following ones.
-PARTS = {
-    "dynamo": "dynamo_cumulative_compile_time_us",
-    "aot_autograd": "aot_autograd_cumulative_compile_time_us",
-    "inductor": "inductor_cumulative_compile_time_us",
-    "triton": "triton_compile_time_us",
-    "autotune": "compile_time_autotune_time_us",
-}
-CACHES = {"fx": "inductor_fx", "aot": "aotautograd"}
-MAX_REASON = 1000  # characters of a failed guard
-MAX_BYPASSES = 4  # reasons per compile
-MAX_EXPLAINED = 500  # recompiles per process with all guards and values
-MAX_REFUSED = 100  # recorded frames per process that have reached the limit of recompiles
 
 
 class Compiles:

@@ -17,6 +17,8 @@ from headway.probe import import_hook, patching, step_clock
 from headway.probe.patching import spanned, wrap
 from headway.probe.recorder import guard, recorder
 
+MAX_PARAMETERS = 20  # parameters to check for gradients
+
 
 def torch_loaded(torch: ModuleType) -> None:
     """torch"""
@@ -33,9 +35,6 @@ def install_optimizer(optimizer: ModuleType) -> None:
     step_clock.optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(step_clock.optimizer_stepped)
     step_clock.on_first_step.append(lambda t: import_hook.stop_timing())
-
-
-MAX_PARAMETERS = 20  # parameters to check for gradients
 
 
 def gradients() -> Callable[[], bool]:
