@@ -1,6 +1,6 @@
 """`--auto`: choose boosters for a run, drop those suspected of a failure, update the job's profile.
 
-An error in here never costs the job its start or its exit code.
+An error in this module never affects the start or the exit code of the job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_RECIPE = f"there is no {RECIPE_FILE}"
 
 
 def find_recipe(command: Sequence[str], folder: Path) -> tuple[Path | None, str]:
-    """In the working folder, or beside the script; where there is none for it, why."""
+    """The recipe in the working folder or next to the script; if there is none, the reason."""
     script = script_and_args(command)[0] if command else ""
     folders = dict.fromkeys((folder, folder / Path(script).parent))
     reason = ""
@@ -49,7 +49,7 @@ def find_recipe(command: Sequence[str], folder: Path) -> tuple[Path | None, str]
 
 
 def _mismatch_reason(path: Path, script: str) -> str:
-    """Why a recipe is not for that script; what is wrong in it is told when it is read."""
+    """Why a recipe is not for this script, or empty; other errors are reported when it is read."""
     try:
         named: Any = read_toml(path).get("script", [])
     except HeadwayError:
@@ -59,19 +59,19 @@ def _mismatch_reason(path: Path, script: str) -> str:
     if not isinstance(names, list) or {name, script} & set(map(str, names)):
         return ""
     if names:
-        return f"{path} is for {', '.join(map(str, names))}, and not for {name}"
-    return f'{path} names no script; write script = "{name}" on top of it if it is for that'
+        return f"{path} is for {', '.join(map(str, names))}, not for {name}"
+    return f'{path} does not name a script; add script = "{name}" at its top to use it for this job'
 
 
 def recipe_digest(path: Path) -> str:
-    """What tells one version of a recipe from another; empty where it cannot be read."""
+    """Digest of the content of a recipe; empty if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:
         return ""
 
 
-MAX_RESTARTS = 20  # the policy stops earlier where another attempt would fail too
+MAX_RESTARTS = 20  # the policy stops earlier if another attempt would fail too
 
 
 NOT_RECORDED_YET = "nothing was recorded yet"
@@ -79,12 +79,12 @@ NOT_RECORDED_YET = "nothing was recorded yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a run is started with; `set` are settings that nobody but us has made."""
+    """What a run is started with; `settings` are those that only `--auto` has chosen."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    on: tuple[str, ...] = ()  # all, also those that the user has turned on
-    revocable: frozenset[str] = frozenset()  # those that may be taken back
-    off: Mapping[str, str] = field(default_factory=dict)  # the others, and why
+    on: tuple[str, ...] = ()  # all, including those that the user enabled
+    revocable: frozenset[str] = frozenset()  # those that may be dropped
+    off: Mapping[str, str] = field(default_factory=dict)  # the others, and the reason
     recipe: str | None = None
 
 
@@ -99,7 +99,7 @@ def choose_boosters(
     no_recipe: str = NO_RECIPE,
     publish: str | None = None,
 ) -> Choice:
-    """`resolved`: each setting and where it came from; `publish`: what --publish says."""
+    """`resolved`: each setting and its origin; `publish`: the value of --publish."""
     offered: dict[str, Any] = {
         registry.RESTARTS: MAX_RESTARTS,
         registry.WARM: True,
@@ -147,7 +147,7 @@ def choose_boosters(
 def _choose_recipe(
     off: DisabledBooster | None, path: Path | None, no_recipe: str, flag: str | None
 ) -> tuple[str | None, str]:
-    """The recipe to publish by, or why there is none; `told` is empty where it was declined."""
+    """The recipe to use, or why there is none; `flag` is empty after --no-publish."""
     if flag is not None:
         return flag or None, "set by you (flag)"
     if path is None:
@@ -158,19 +158,19 @@ def _choose_recipe(
 
 
 class RevocableBooster(Protocol):
-    """A booster that changes the job: by these variables, and maybe not at all."""
+    """A booster that changes the job by environment variables and can be dropped."""
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What it sets."""
+        """Environment variables that it sets."""
 
     @property
     def is_active(self) -> bool:
-        """Whether the job was given anything by it."""
+        """Whether it has changed the job."""
 
 
 class BoosterMonitor:
-    """One for all attempts of a run on this node."""
+    """Drops boosters that are suspected of a failure; one for all attempts on this node."""
 
     def __init__(
         self, job: str, choice: Choice, baselines: Mapping[str, Baseline], log: Say
@@ -178,13 +178,13 @@ class BoosterMonitor:
         self.job, self.choice, self.log = job, choice, log
         self.values = {kind: baseline.values() for kind, baseline in baselines.items()}
         self.boosters: dict[str, RevocableBooster] = {}
-        self.dropped: dict[str, str] = {}  # from now on, and why
-        self.confirmed_culprits: dict[str, str] = {}  # the same for the job, not for this run alone
+        self.dropped: dict[str, str] = {}  # for the rest of the run, with the reason
+        self.confirmed_culprits: dict[str, str] = {}  # for later runs of the job, too
         self._reasons: dict[str, str] = {}
         self._evident: set[str] = set()
 
     def begin(self, emit: Callable[[dict[str, Any]], object]) -> None:
-        """An attempt begins; its journal says with what."""
+        """Record the boosters of an attempt in its journal."""
         on = [name for name in self.choice.on if name not in self.dropped]
         off = {**self.choice.off, **self.dropped}
         learned = self.boosters.get(registry.LEARN)
@@ -193,20 +193,21 @@ class BoosterMonitor:
         emit({"ev": "auto", "t": now(), **fields})
 
     def dropped_env(self) -> set[str]:
-        """Variables that the next attempt does not get."""
+        """Environment variables to remove from the next attempt."""
         return {key for name in self.dropped if (p := self.boosters.get(name)) for key in p.env}
 
     def suspects(self, ended: AttemptResult) -> list[str]:
-        """Boosters that may be to blame for a bad end, on this node."""
+        """Boosters that may have caused the failure of an attempt, on this node."""
         self.confirm_dropped(ended.stepped)
         if not ended.status or ended.signal is not None:
             return []
         try:
             suspicion = self._suspect(ended)
-        except Exception as error:  # a fault of ours must not cost the job its restart
+        except Exception as error:  # an internal fault must not prevent the restart
             self.log(
                 with_code(
-                    f"headway: auto: no suspect was looked for ({type(error).__name__}: {error})",
+                    "headway: auto: boosters were not checked after the failure "
+                    f"({type(error).__name__}: {error})",
                     code="booster-diagnosis-failed",
                 )
             )
@@ -228,26 +229,27 @@ class BoosterMonitor:
         )
 
     def drop(self, suspects: Sequence[str]) -> None:
-        """All nodes have agreed: these are left out from now on."""
+        """Drop boosters for the rest of the run, after all nodes agreed."""
         for name in suspects:
-            reason = self._reasons.get(name, "it may be to blame for how the job ended elsewhere")
+            reason = self._reasons.get(name, "it may have caused the failure on another node")
             self.dropped.setdefault(name, reason)
             if name in self._evident:
                 self.confirmed_culprits[name] = reason
             self.log(
                 with_code(
-                    f"headway: auto: without {name} from now on: {reason}", code="booster-dropped"
+                    f"headway: auto: {name} is off for the rest of the run: {reason}",
+                    code="booster-dropped",
                 )
             )
 
     def confirm_dropped(self, stepped: bool) -> None:
-        """An attempt has made steps: what it ran without was to blame."""
+        """After an attempt that made steps: the dropped boosters caused the failure."""
         if stepped:
             self.confirmed_culprits.update(self.dropped)
 
 
 class StaticBooster:
-    """A part whose variables are known from the start."""
+    """A booster whose environment variables are known from the start."""
 
     def __init__(self, env: Mapping[str, str], *, acts: bool = True) -> None:
         self.env, self.is_active = env, acts and bool(env)
@@ -257,12 +259,12 @@ Say = Callable[[str], object]
 
 
 def runs_folder(output: str | None) -> Path:
-    """The folder that runs lie in side by side."""
+    """The folder that contains the runs."""
     return Path(output).parent if output and "://" not in output else Path("headway")
 
 
 class AutoPolicy:
-    """What is chosen for a run, and what is made of it."""
+    """Chooses boosters for a run, and updates the profile of the job after it."""
 
     def __init__(
         self,
@@ -292,7 +294,7 @@ class AutoPolicy:
         if publish is None and no_recipe not in ("", NO_RECIPE):
             log(
                 with_code(
-                    f"headway: auto: nothing will be published: {no_recipe}",
+                    f"headway: auto: publish is off: {no_recipe}",
                     code="auto-publish-off",
                 )
             )
@@ -300,7 +302,7 @@ class AutoPolicy:
         self.unusable: dict[str, DisabledBooster] = {}
 
     def _autotune(self) -> Path:
-        """The file of an earlier run; one that is damaged is made again."""
+        """The advice file of an earlier run; a damaged one is not used and is replaced later."""
         path = self.profiles.autotune(self.job.id)
         try:
             if path.is_file():
@@ -308,14 +310,14 @@ class AutoPolicy:
         except HeadwayError as error:
             self.log(
                 with_code(
-                    f"headway: auto: {error}; it is made again", code="auto-profile-recreated"
+                    f"headway: auto: {error}; it will be replaced", code="auto-profile-recreated"
                 )
             )
             return path.with_name(f"{path.name}.none")
         return path
 
     def _known(self) -> dict[str, Baseline]:
-        """Figures of earlier runs, and of those beside them that had no booster."""
+        """Baselines of earlier runs, and of other runs of the job without boosters."""
         baselines = dict(self.profile.measured)
         for kind, plain in learning.other_baselines(
             self.profiles.runs, self.job.id, host_facts.gpu_models()
@@ -324,7 +326,7 @@ class AutoPolicy:
         return baselines
 
     def _published_last(self, profile: JobProfile) -> JobProfile:
-        """What became of the last publish is known only now."""
+        """Add the failure of the last publish, which was not known when its run ended."""
         recipe, _ = find_recipe(profile.words, Path.cwd())
         if recipe is None or not profile.last_run:
             return profile
@@ -332,7 +334,7 @@ class AutoPolicy:
         if not reason:
             return profile
         off = DisabledBooster(
-            why=f"the last one failed: {reason}",
+            why=f"the last publish failed: {reason}",
             versions=self.versions,
             of=recipe_digest(recipe),
         )
@@ -343,16 +345,12 @@ class AutoPolicy:
 
     @property
     def hang_limit_s(self) -> float:
-        """Seconds without a step by which a hang is judged."""
+        """Minimum seconds without a step before the job counts as hung."""
         return float(self.choice.settings.get("hang_after", FLOOR_S))
 
     def cannot_publish(self, reason: str) -> None:
-        """The recipe is of no use; the job is run without it."""
-        self.log(
-            with_code(
-                f"headway: auto: nothing will be published: {reason}", code="auto-publish-off"
-            )
-        )
+        """Run the job without publishing, as the recipe cannot be used."""
+        self.log(with_code(f"headway: auto: publish is off: {reason}", code="auto-publish-off"))
         on = tuple(name for name in self.choice.on if name != registry.PUBLISH)
         off = {**self.choice.off, registry.PUBLISH: reason}
         self.choice = self.monitor.choice = replace(self.choice, on=on, off=off, recipe=None)
@@ -362,7 +360,7 @@ class AutoPolicy:
             )
 
     def end(self, run: Path, status: int) -> None:
-        """The run is over."""
+        """Update the profile after the run."""
         try:
             if status == 0:
                 self.monitor.confirm_dropped(True)
@@ -370,7 +368,7 @@ class AutoPolicy:
         except Exception as error:
             self.log(
                 with_code(
-                    f"headway: auto: nothing was learned ({type(error).__name__}: {error})",
+                    f"headway: auto: the profile was not updated ({type(error).__name__}: {error})",
                     code="auto-learning-failed",
                 )
             )
@@ -379,7 +377,7 @@ class AutoPolicy:
         loaded = load(run)
         journals, _ = reader.read_journals(str(run / JOURNAL))
         if not learning.is_rank0_host(journals, os.uname().nodename):
-            return  # the node of rank 0 does it
+            return  # the node of rank 0 updates the profile
         findings = learning.run_findings(
             loaded, journals, status, self.monitor.confirmed_culprits, self.hang_limit_s
         )
@@ -397,7 +395,7 @@ class AutoPolicy:
             if name not in self.profile.off:
                 self.log(
                     with_code(
-                        f"headway: auto: {name} is off for this job from now on: {off.why}",
+                        f"headway: auto: {name} is off for later runs of this job: {off.why}",
                         code="booster-off",
                     )
                 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headway import redact
 from headway.launch import run_folder
 
-# Arguments by which runs of one job differ: names, places, seeds, ports, and how long it trains.
+# Arguments that differ between runs of one job: names, paths, seeds, ports, training length.
 PER_RUN_ARGUMENTS = frozenset(
     {
         "checkpoint_dir", "ckpt_dir", "ckpt_path", "date", "default_root_dir", "dirpath", "epochs",
@@ -23,7 +23,7 @@ PER_RUN_ARGUMENTS = frozenset(
         "time", "timestamp", "train_steps", "wandb_name",
     }
 )  # fmt: skip
-# Values that no two runs share, wherever they stand: a date with a time, a uuid.
+# Values that are unique to a run, in any argument: a date with a time, a UUID.
 _UNIQUE_VALUE = re.compile(
     r"\b\d{8}[-_T]?\d{6}\b|\b\d{4}-\d\d-\d\d[T_ -]\d\d[:_-]?\d\d"
     r"|\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"
@@ -32,15 +32,15 @@ _UNIQUE_VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training that is run again and again."""
+    """A training job that is run repeatedly."""
 
-    name: str  # by its script
-    id: str  # by its script and the arguments that matter
-    words: tuple[str, ...]  # those that the id is made of
+    name: str  # from its script
+    id: str  # from its script and the identifying arguments
+    words: tuple[str, ...]  # input of the id
 
 
 def identify(command: Sequence[str]) -> Job:
-    """The job of a command; how it is launched, and on how many ranks, is no part of it."""
+    """The job of a command; independent of the launcher and the number of ranks."""
     name = run_folder.job_name(command)
     words = tuple(_identifying_words(script_and_args(redact.words(command))))
     digest = hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()[:8]
@@ -48,7 +48,7 @@ def identify(command: Sequence[str]) -> Job:
 
 
 def script_and_args(command: Sequence[str]) -> list[str]:
-    """The script or module and what it is told, without what stands before it."""
+    """The script or module and its arguments, without the launcher before it."""
     for index, word in enumerate(command):
         if word.endswith(".py"):
             return [os.path.normpath(word), *command[index + 1 :]]

@@ -21,31 +21,34 @@ from headway.session.job import identify
 from headway.session.profile import Baseline, DisabledBooster, JobProfile
 from headway.units import NS
 
-MAX_REFUSED_ARCHIVES = 2  # runs in a row whose archive was turned down
-MIN_STEPS = 20  # for a silence to be called the longest
-AUTOTUNE_LOSS = 0.02  # that a pruned config may cost, as in `headway autotune`
-NOISE_S, NOISE_SHARE = 1.0, 0.02  # more than this, in seconds and of the run, is not noise
-MAX_OTHER_RUNS = 50  # runs beside this one that are looked at for figures
+MAX_REFUSED_ARCHIVES = 2  # consecutive runs whose archive could not be used
+MIN_STEPS = 20  # for the longest time without a step to be meaningful
+AUTOTUNE_LOSS = 0.02  # accepted slowdown by pruned configs, as in `headway autotune`
+NOISE_S, NOISE_SHARE = (
+    1.0,
+    0.02,
+)  # larger differences, in seconds and as a share of the run, are not noise
+MAX_OTHER_RUNS = 50  # other runs of the job to read baselines from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFindings:
-    """What a run has shown."""
+    """Findings from a finished run."""
 
     run: str
     kind: str
     baseline: Baseline
-    failures: Mapping[str, str] = field(default_factory=dict)  # booster -> what went wrong with it
+    failures: Mapping[str, str] = field(default_factory=dict)  # booster -> what failed
     refused: bool = False  # an archive could not be used
-    silence_s: float | None = None  # the longest, in a run that went well
-    hang_limit_s: float | None = None  # the limit by which a hang was judged
+    silence_s: float | None = None  # longest time without a step, if the run was successful
+    hang_limit_s: float | None = None  # the limit that a detected hang exceeded
 
 
 def updated_profile(
     profile: JobProfile, findings: RunFindings, versions: str, words: tuple[str, ...] = ()
 ) -> JobProfile:
-    """What is known once that run is over. A booster that went wrong is off from now on."""
-    # What was found out under other versions has had its new try in this run.
+    """The profile after a run; boosters that failed are disabled."""
+    # Boosters disabled under other versions have been tried again in this run.
     off = {
         name: disabled
         for name, disabled in profile.off.items()
@@ -63,7 +66,7 @@ def updated_profile(
     for name, reason in findings.failures.items():
         updated = updated.with_disabled(name, DisabledBooster(why=reason, versions=versions))
     if updated.refused >= MAX_REFUSED_ARCHIVES:
-        reason = f"its archives could not be used {updated.refused} times in a row"
+        reason = f"its archives could not be used in {updated.refused} consecutive runs"
         updated = updated.with_disabled(
             registry.COMPILE_CACHE, DisabledBooster(why=reason, versions=versions)
         )
@@ -71,7 +74,7 @@ def updated_profile(
 
 
 def _longest_gap(earlier: float | None, findings: RunFindings) -> float | None:
-    """The longest that is known; a limit that a hang has hit may have been too short."""
+    """The longest known gap; the limit of a detected hang counts, as it may be too short."""
     gaps = [gap for gap in (earlier, findings.silence_s, findings.hang_limit_s) if gap is not None]
     return max(gaps, default=None)
 
@@ -92,7 +95,7 @@ def run_findings(
     ledger = run.ledger
     if ledger.behind is not None and ledger.behind.failed:
         failures.setdefault(
-            registry.ASYNC_SAVE, f"a save could not be written: {_async_save_error(journals)}"
+            registry.ASYNC_SAVE, f"an async save failed: {_async_save_error(journals)}"
         )
     if reason := _async_save_costs_more(run.to_dict()):
         failures.setdefault(registry.ASYNC_SAVE, reason)
@@ -112,13 +115,13 @@ def run_findings(
             archive.level == "miss" and _is_refused(archive.why) for archive in ledger.archives
         ),
         silence_s=None if status or hangs else longest_step_gap(journals),
-        # A hang that was planned says nothing of the limit.
+        # An injected hang does not indicate that the limit is too short.
         hang_limit_s=hang_limit_s if hangs and not ledger.faults else None,
     )
 
 
 def _async_save_costs_more(contract: Mapping[str, Any]) -> str:
-    """Why saves behind the training do not pay: they cost more than plain ones, and clearly so."""
+    """The reason if async saves clearly cost more than synchronous ones, or empty."""
     for booster in (contract.get("auto") or {"boosters": []})["boosters"]:
         saved = booster["saved_s"]
         if booster["name"] == registry.ASYNC_SAVE and saved is not None:
@@ -132,12 +135,12 @@ def _async_save_costs_more(contract: Mapping[str, Any]) -> str:
 
 
 def _is_refused(reason: str) -> bool:
-    """The reason has a code if there was an archive that could not be used."""
+    """Whether an archive was found but could not be used: only then the reason has a code."""
     return split_code(reason)[1] != ""
 
 
 def is_rank0_host(journals: Sequence[Journal], host: str) -> bool:
-    """Whether this node had rank 0: of several nodes, that one keeps what was learned."""
+    """Whether this node had rank 0, which updates the profile for all nodes."""
     hosts = {
         journal.host for journal in journals if journal.role != "launcher" and journal.rank == 0
     }
@@ -150,7 +153,7 @@ def _async_save_error(journals: Sequence[Journal]) -> str:
 
 
 def baseline(contract: Mapping[str, Any], cold_recovery: int | None = None) -> Baseline:
-    """The figures of a run, each only where its booster did not act; from `ledger.json`."""
+    """Baseline of a run from its `ledger.json`; each value only if its booster did not act."""
     acted = {
         one["name"]: one["state"] == "acted"
         for one in (contract.get("auto") or {"boosters": []})["boosters"]
@@ -173,19 +176,19 @@ def baseline(contract: Mapping[str, Any], cold_recovery: int | None = None) -> B
 
 
 def _compile_seconds(compiled: Mapping[str, Any], buckets: Mapping[str, float]) -> float | None:
-    """Before the first step, without imports and without an archive."""
+    """Compile time before the first step, without imports; None if an archive was used."""
     archives = [archive for archive in compiled["archives"] if archive["attempt"] == 0]
     if any(archive["level"] != "miss" for archive in compiled["archives"]):
         return None
     if archives:
         return max(float(archive["compile_s"]) for archive in archives)
     if "recover.pt2_compile" in buckets:
-        return None  # the parts are those of all attempts
+        return None  # the parts include all attempts
     return sum(float(s) for name, s in compiled["parts"].items() if name != "import")
 
 
 def longest_step_gap(journals: Sequence[Journal]) -> float | None:
-    """The longest that any rank made no step, after its first one and up to its end."""
+    """The longest time without a step of any rank, between its first step and its end."""
     longest, steps = 0, 0
     for journal in journals:
         if journal.role == "launcher" or journal.helper or not journal.windows:
@@ -200,7 +203,7 @@ def longest_step_gap(journals: Sequence[Journal]) -> float | None:
 
 
 def other_baselines(runs: Path, job: str, gpus: Sequence[str]) -> Iterator[tuple[str, Baseline]]:
-    """Kind and figures of runs of the job beside this one that were made without `--auto`."""
+    """Kind and baseline of other runs of the job that ran without `--auto`."""
     ledgers = sorted(runs.glob(f"*/{run_files.LEDGER_JSON}"), key=_mtime, reverse=True)
     for path in ledgers[:MAX_OTHER_RUNS]:
         identity = run_files.read_identity(path.parent)
@@ -214,7 +217,7 @@ def other_baselines(runs: Path, job: str, gpus: Sequence[str]) -> Iterator[tuple
             torch = str(identity["versions"].get("torch") or "")
             yield boosters.comparison_key(torch, gpus, contract["ranks"]), baseline(contract)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-            continue  # another's folder, or an older ledger
+            continue  # not a run folder, or an older ledger
 
 
 def _mtime(path: Path) -> float:
@@ -225,16 +228,16 @@ def _mtime(path: Path) -> float:
 
 
 def publish_error(last: Path, recipe: Path) -> str:
-    """What went wrong with an earlier publish; empty if the recipe is newer than that."""
+    """Error of an earlier publish; empty if the recipe was changed later."""
     newer = _mtime(recipe) > _mtime(last / run_files.PUBLISH_JSON)
     return "" if newer else str(run_files.read_publish_note(last).get("error") or "")
 
 
 def autotune_advice(run: str, journals: Sequence[Journal]) -> str | None:
-    """The content of a file of advice, by what a run has tuned; None if it has tuned nothing."""
+    """Content of the advice file for the tunings of a run; None if there are none."""
     setup, kernels = advice.same_setup(records.collect(journals))
     if setup is None or any(kernel.pruned for kernel in kernels):
-        return None  # what an earlier file has pruned is not in the record
+        return None  # the record lacks what an earlier file pruned
     advised = [advice.advise(kernel, AUTOTUNE_LOSS) for kernel in kernels]
     content = advice.to_dict(setup, advised, AUTOTUNE_LOSS, [run])
     return json.dumps(content, indent=1) + "\n" if content["kernels"] else None

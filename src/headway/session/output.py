@@ -10,11 +10,11 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-STDERR_WAIT_S = 0.2  # for standard error to take a line
+STDERR_WAIT_S = 0.2  # for standard error to become writable
 
 
 def log_fault(consequence: str, error: Exception) -> None:
-    """Say what is wrong with Headway itself, and what becomes of the job."""
+    """Report an internal fault of Headway and its consequence for the job."""
     log_warning(
         f"internal fault, {type(error).__name__}: {error}; {consequence}", code="launcher-fault"
     )
@@ -23,27 +23,26 @@ def log_fault(consequence: str, error: Exception) -> None:
 
 
 def log_warning(text: str, *, code: str) -> None:
-    """A line about something that did not work."""
     from headway.errors import with_code
 
     log(with_code(f"headway: {text}", code=code))
 
 
 def log(text: str) -> None:
-    """One line to standard error, if there is one that takes it."""
+    """Print one line to standard error, if it is open and writable."""
     from headway import redact
 
     try:
         if sys.stderr is not None and _is_writable(sys.stderr):
             print(redact.text(text), file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # closed, full, or a pipe that nobody reads
+    except (OSError, ValueError):  # closed, full, or a broken pipe
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _is_writable(stream: TextIO) -> bool:
-    """False for a pipe whose reader has stopped: the launcher must not wait there for ever.
+    """False for a full pipe whose reader has stopped.
 
-    The job would not start, or would not get its signals.
+    The launcher must not block on it: the job would not start, or would not receive its signals.
     """
     try:
         fd = stream.fileno()
@@ -65,7 +64,7 @@ def write_results(path: Path, *, quiet: bool) -> None:
     atomic_write.write_atomically(path / run_files.LEDGER_JSON, contract)
     try:
         from headway.report import html, screen, terminal
-    except ImportError as error:  # a bare GPU machine: the numbers are there all the same
+    except ImportError as error:  # on a machine without rich, ledger.json is still written
         log_warning(
             f"ETT {loaded.ett_percent:.1f} % of {loaded.ledger.wall / 1e9:.1f} s, see "
             f"{path / run_files.LEDGER_JSON} (no report: {error.name} is not installed here)",

@@ -1,4 +1,4 @@
-"""What is known of a job from earlier runs, and its file in `RUNS/.auto/JOB.json`."""
+"""Profile of a job from its earlier runs, stored in `RUNS/.auto/JOB.json`."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from headway.session.registry import BOOSTERS
 from headway.storage.atomic_write import write_atomically
 
 SCHEMA = 1
-MAX_KINDS = 8  # kinds of run whose figures are kept: the newest
-MAX_REASON_CHARS = 300  # characters of a reason
+MAX_KINDS = 8  # the baselines of the newest kinds of run are kept
+MAX_REASON_CHARS = 300
 
 
 class UnreadableProfile(ValueError):
-    """It is no profile."""
+    """The file is not a profile."""
 
 
 class NewerProfile(Exception):
-    """A newer Headway has written it."""
+    """The profile was written by a newer Headway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisabledBooster:
-    """Why a booster is off for the job, and under which versions that was found out."""
+    """Why a booster is off for the job, and the versions under which this was observed."""
 
     why: str
     versions: str
-    of: str = ""  # the recipe that could not be used; another one gets its own try
+    of: str = ""  # digest of the recipe that failed; other recipes are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Seconds, by runs of one kind; None where that was not seen yet."""
+    """Seconds without boosters, for runs of one kind; None if not measured yet."""
 
-    compile_s: float | None = None  # before the first step, without an archive
+    compile_s: float | None = None  # before the first step, without a compile archive
     recompile_s: float | None = None  # without learned sources
     autotune_s: float | None = None  # with all configs
-    save_s: float | None = None  # that one plain save blocks
-    recover_s: float | None = None  # a cold restart, from the last progress to training again
+    save_s: float | None = None  # blocked by one synchronous save
+    recover_s: float | None = None  # cold restart, from the last progress to training
 
     def or_else(self, older: Baseline) -> Baseline:
-        """What is not measured here is taken from an older one."""
+        """This baseline, with missing values from an older one."""
         measured = {name: value for name, value in asdict(self).items() if value is not None}
         return replace(older, **measured)
 
     def values(self) -> dict[str, float]:
-        """Those that were seen."""
+        """The measured values."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProfile:
-    """One job; `measured` by the kind of run: torch, accelerator and number of ranks."""
+    """Profile of one job; `measured` is by kind of run: torch, accelerator, number of ranks."""
 
     job: str
     words: tuple[str, ...] = ()
@@ -68,29 +68,28 @@ class JobProfile:
     last_run: str = ""
     off: Mapping[str, DisabledBooster] = field(default_factory=dict)
     measured: Mapping[str, Baseline] = field(default_factory=dict)
-    refused: int = 0  # runs in a row whose archive could not be used
-    silence_s: float | None = None  # the longest in a run that went well
+    refused: int = 0  # consecutive runs whose archive could not be used
+    silence_s: float | None = None  # longest time without a step in a successful run
 
     def with_disabled(self, name: str, off: DisabledBooster) -> JobProfile:
-        """That booster is off from now on; the first reason stays, of each recipe."""
+        """Disable a booster; keeps the first reason per recipe."""
         if name in self.off and self.off[name].of == off.of:
             return self
         return replace(self, off={**self.off, name: off})
 
     def with_baseline(self, kind: str, new: Baseline) -> JobProfile:
-        """The newest kinds are kept."""
+        """Merge the baseline of a kind of run; keeps the newest MAX_KINDS kinds."""
         others = [(name, baseline) for name, baseline in self.measured.items() if name != kind]
         new = new.or_else(self.measured.get(kind, Baseline()))
         return replace(self, measured=dict([*others, (kind, new)][-MAX_KINDS:]))
 
 
 def to_dict(profile: JobProfile) -> dict[str, Any]:
-    """As it is written."""
     return {"schema": SCHEMA, **asdict(profile)}
 
 
 def from_dict(content: Any) -> JobProfile:
-    """UnreadableProfile or NewerProfile where it is none of ours."""
+    """Parse a profile; raises UnreadableProfile or NewerProfile."""
     try:
         schema = content["schema"]
         if type(schema) is int and schema > SCHEMA:
@@ -137,46 +136,45 @@ def _parse_seconds(value: Any) -> float | None:
 
 
 MIN_HANG_LIMIT_S = 30.0
-HANG_LIMIT_FACTOR = 3.0  # times the longest silence of a run that went well
+HANG_LIMIT_FACTOR = 3.0  # times the longest time without a step in a successful run
 
 
 def hang_limit(silence_s: float | None) -> float | None:
-    """Seconds without a step that are still well, by the longest that went well."""
+    """Hang limit in seconds, from the longest time without a step in a successful run."""
     return None if silence_s is None else max(MIN_HANG_LIMIT_S, HANG_LIMIT_FACTOR * silence_s)
 
 
 PROFILES_FOLDER = ".auto"
-ARCHIVES_FOLDER = "compile"  # the archives of all jobs there
-DAMAGED_SUFFIX = ".torn"  # what a file that cannot be read is renamed to
+ARCHIVES_FOLDER = "compile"  # compile archives of all jobs
+DAMAGED_SUFFIX = ".torn"  # suffix of damaged files that were renamed
 
 Say = Callable[[str], object]
 
 
 class ProfileStore:
-    """The profiles beside one folder of runs."""
+    """Profiles of the jobs in one folder of runs."""
 
     def __init__(self, runs: Path, log: Say = lambda text: None) -> None:
         self.runs, self.root, self.log = runs, runs / PROFILES_FOLDER, log
 
     @property
     def archives(self) -> Path:
-        """Where compiled code is kept."""
+        """The store of compile archives."""
         return self.root / ARCHIVES_FOLDER
 
     def path(self, job: str) -> Path:
-        """The profile of a job."""
         return self.root / f"{job}.json"
 
     def autotune(self, job: str) -> Path:
-        """The configs that are worth trying again."""
+        """The autotune advice file of a job."""
         return self.root / f"{job}.autotune"
 
     def read(self, job: str) -> JobProfile:
-        """What is known of it; nothing where there is nothing that can be read."""
+        """The profile of a job; an empty one if it cannot be read."""
         return self._read(job) or JobProfile(job=job)
 
     def read_strict(self, job: str) -> JobProfile:
-        """The same for people: what cannot be read is one sentence, and left as it is."""
+        """The profile of a job; raises if it cannot be read, and does not rename damaged files."""
         path = self.path(job)
         try:
             return from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -192,7 +190,7 @@ class ProfileStore:
             ) from None
 
     def _read(self, job: str) -> JobProfile | None:
-        """None where a newer Headway keeps it: then it is neither used nor written."""
+        """None if a newer Headway wrote it: then it is neither used nor written."""
         path = self.path(job)
         try:
             return from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -201,7 +199,8 @@ class ProfileStore:
         except NewerProfile as error:
             self.log(
                 with_code(
-                    f"headway: auto: {path} is of a newer Headway ({error}), and not used",
+                    f"headway: auto: {path} was written by a newer Headway ({error}) "
+                    "and is not used",
                     code="profile-newer-schema",
                 )
             )
@@ -210,7 +209,8 @@ class ProfileStore:
             reason = error.strerror if isinstance(error, OSError) else "it is damaged"
             self.log(
                 with_code(
-                    f"headway: auto: {path} is set aside, {reason}; what it knew is learned again",
+                    f"headway: auto: {path} is not used, {reason}; "
+                    "the job starts with an empty profile",
                     code="profile-set-aside",
                 )
             )
@@ -220,7 +220,7 @@ class ProfileStore:
         return JobProfile(job=job)
 
     def update(self, job: str, change: Callable[[JobProfile], JobProfile]) -> JobProfile | None:
-        """What another run has written meanwhile is kept; None if it could not be written."""
+        """Change the profile under a lock; returns None if it could not be written."""
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
             with self._locked(job):
@@ -234,7 +234,7 @@ class ProfileStore:
         except OSError as error:
             self.log(
                 with_code(
-                    f"headway: auto: nothing is kept, {self.root}: {error.strerror}",
+                    f"headway: auto: the profile was not saved, {self.root}: {error.strerror}",
                     code="profile-unwritable",
                 )
             )
@@ -242,17 +242,17 @@ class ProfileStore:
 
     @contextlib.contextmanager
     def _locked(self, job: str) -> Iterator[None]:
-        """One at a time, where the file system knows locks."""
+        """Exclusive access, if the file system supports locks."""
         with (self.root / f".{job}.lock").open("wb") as file:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def jobs(self) -> list[str]:
-        """All that have a profile."""
+        """All jobs with a profile."""
         return sorted(path.name.removesuffix(".json") for path in self.root.glob("*.json"))
 
     def forget(self, job: str) -> None:
-        """What was learned of it; archives of compiled code are left, as other jobs use them."""
+        """Delete the profile of a job; compile archives stay, as other jobs use them."""
         for path in (self.path(job), self.autotune(job), self.root / f".{job}.lock"):
             path.unlink(missing_ok=True)

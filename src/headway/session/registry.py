@@ -1,4 +1,4 @@
-"""The boosters that `--auto` can turn on; the name of each is that of its setting."""
+"""The boosters that `--auto` can enable; each is named like its setting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One `headway run`: settings, run folder, the parts beside the job, the job, and what follows it.
+"""One `headway run`: settings, run folder, background services, the job, and what follows it.
 
-Wrong flags, settings or command lines raise UsageError before the job starts. Any other fault costs
-at most the recording.
+Invalid flags, settings or command lines raise UsageError before the job starts. Any other fault
+affects at most the recording.
 """
 
 from __future__ import annotations
@@ -36,39 +36,38 @@ if TYPE_CHECKING:
 
 
 TIERS = ("safe", "precompile")
-CLOSING_LIMIT_S = 900.0  # for all that follows the end of the job
-HURRIED_LIMIT_S = 10.0  # what is left of it after a signal
+CLOSING_LIMIT_S = 900.0  # for everything after the end of the job
+HURRIED_LIMIT_S = 10.0  # remaining time for it after a signal
 
 
 def run_session(args: argparse.Namespace) -> int:
-    """Run it."""
     from headway.journal import file_access
     from headway.launch import child_process, signals
     from headway.ledger.model import shell_code
 
     file_access.fill_standard_fds()
-    # First of all: threads that begin in it leave signals to this one.
+    # Before anything else, so that threads started later leave signals to this thread.
     with signals.blocked(to_the_end=args.ends_process):
         session = Session(args)
         try:
             session.prepare()
         except TargetUnwritable as error:
-            log_warning(f"{error}; the job runs as without Headway", code=error.code)
+            log_warning(f"{error}; the job runs without Headway", code=error.code)
             status = child_process.run(session.command, os.environ)
         except UsageError:
             raise
-        except Exception as error:  # a fault of ours
-            log_fault("the job runs as without Headway", error)
+        except Exception as error:  # an internal fault
+            log_fault("the job runs without Headway", error)
             status = child_process.run(session.command, os.environ)
         else:
             status = session.run()
     code = shell_code(status)
-    if session.cut_short:  # what is left of it may hold up the end of this interpreter
+    if session.cut_short:  # unfinished work could delay the exit of this interpreter
         sys.stdout.flush()
         os._exit(code)
     if status == -signal.SIGINT:
         signals.die_of_signal(signal.SIGINT)
-    if args.ends_process:  # what other libraries do at the end is not waited for without limit
+    if args.ends_process:  # limits the time of exit handlers of other libraries
         last = threading.Timer(HURRIED_LIMIT_S, os._exit, [code])
         last.daemon = True
         with contextlib.suppress(RuntimeError):
@@ -77,21 +76,21 @@ def run_session(args: argparse.Namespace) -> int:
 
 
 class Session:
-    """One `headway run`: what is made ready before the job starts, and what follows its end."""
+    """One `headway run`: preparation before the job starts, and the work after its end."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.command = args.command[1:] if args.command[:1] == ["--"] else args.command
-        self.cut_short = False  # the time for what follows the job was over
+        self.cut_short = False  # whether CLOSING_LIMIT_S or a signal ended the work after the job
         self.publish_request: PublishRequest | None = None
         self.recompile_learner: RecompileLearner | None = None
         self.store_ingest: StoreIngest | None = None
         self.uploader: RunUploader | None = None
 
     def prepare(self) -> None:
-        """Check what the user has given, then find a folder and start what works beside the job.
+        """Check the input of the user, find a run folder and start the background services.
 
-        Only the first part may raise: UsageError.
+        Only the checks may raise, and only UsageError.
         """
         from headway.chaos.plan import read_plan
         from headway.launch import run_folder, supervisor
@@ -157,7 +156,7 @@ class Session:
 
     @property
     def _recorded(self) -> bool:
-        """Whether somebody will look at the run folder, here or at its URL."""
+        """Whether the run folder is kept, here or at its URL."""
         return not self.run_folder.temporary or self.run_folder.url is not None
 
     def _announce(self) -> None:
@@ -165,7 +164,7 @@ class Session:
         if note:
             reason = note if self._recorded else f"not recording: {note}"
             log_warning(reason, code=note.code)
-        if self._recorded and (run.temporary or not note):  # else the note says where
+        if self._recorded and (run.temporary or not note):  # else the note contains it
             log(f"headway: recording to {run.url or run.folder}")
         if self._recorded:
             log(f"headway: watch it with `headway top {run.folder}`")
@@ -206,14 +205,14 @@ class Session:
         )
 
     def run(self) -> int:
-        """The job, and what follows it; nothing after its end can cost it its exit code."""
+        """Run the job and the work after it, which cannot change the exit code of the job."""
         from headway.launch import child_process, signals
         from headway.launch.supervisor import Supervisor
 
         try:
             supervisor = Supervisor(self.command, self.run_folder, self.options, log)
         except Exception as error:
-            log_fault("the job runs as without Headway", error)
+            log_fault("the job runs without Headway", error)
             return child_process.run(self.command, os.environ)
         status = supervisor.run()
         unfinished: list[str] = []
@@ -227,11 +226,11 @@ class Session:
 
         if not signals.run_with_deadline(close, CLOSING_LIMIT_S, HURRIED_LIMIT_S):
             self.cut_short = True
-            log_warning(f"ended without: {', '.join(unfinished)}", code="closing-cut-short")
+            log_warning(f"not finished: {', '.join(unfinished)}", code="closing-cut-short")
         return status
 
     def _closing(self, status: int) -> list[tuple[str, Callable[[], object]]]:
-        """What follows the job, by name: the record first, then what takes longer."""
+        """Work after the job, by name: the results first, then what takes longer."""
         folder = self.run_folder.folder
         parts: list[tuple[str, Callable[[], object]]] = []
         if self.publish_request is not None and status == 0:
@@ -241,7 +240,7 @@ class Session:
         if self._recorded:
             parts.append(("report", self._write_results))
         if self.uploader is not None:
-            parts.append(("shipping", self._finish_upload))
+            parts.append(("uploading", self._finish_upload))
         if self.store_ingest is not None:
             parts.append(("ingesting", self.store_ingest.finish))
         if self.recompile_learner is not None:
@@ -255,7 +254,7 @@ class Session:
     def _write_results(self) -> None:
         try:
             write_results(self.run_folder.folder, quiet=not self.settings.report)
-        except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
+        except (Exception, SystemExit) as error:  # rich exits when its pipe is closed
             log_warning(
                 f"the ledger could not be written ({type(error).__name__}: {error}); "
                 f"the journals are in {self.run_folder.folder}",
@@ -267,12 +266,12 @@ class Session:
         self.uploader.finish()
         if self.uploader.error:
             log_warning(
-                f"could not ship to {self.uploader.url}: {self.uploader.error}",
+                f"could not upload to {self.uploader.url}: {self.uploader.error}",
                 code="run-not-shipped",
             )
 
     def _guarded(self, part: Callable[..., object], *args: object) -> None:
-        """A part of ours that fails costs nothing but itself."""
+        """Run a step; if it fails, continue without it."""
         try:
             part(*args)
         except Exception as error:
@@ -282,7 +281,7 @@ class Session:
 def _resolve_settings(
     command: Sequence[str], publish: str | None, **flags: Any
 ) -> tuple[Settings, AutoPolicy | None]:
-    """The settings in force; with --auto also those that the user has left to us."""
+    """The effective settings; under --auto including those that Headway chooses."""
     from headway.settings import Settings, resolve
 
     resolved = resolve(**flags)
@@ -293,7 +292,7 @@ def _resolve_settings(
 
     try:
         drive = AutoPolicy(command, settings.output, resolved, publish, log)
-    except Exception as error:  # the job runs as it would without
+    except Exception as error:  # the job runs without --auto
         log_warning(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
         return settings, None
     return replace(settings, **drive.choice.settings), drive
@@ -302,7 +301,7 @@ def _resolve_settings(
 def _booster_monitor(
     drive: AutoPolicy, options: Options, lesson: RecompileLearner | None
 ) -> BoosterMonitor:
-    """Who can take a booster back; told by which variables each of them acts."""
+    """The monitor of `--auto`, with the environment variables of each booster."""
     from headway.compile.cache.sync import CompileCacheSync
     from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
     from headway.session import registry
@@ -315,13 +314,13 @@ def _booster_monitor(
         parts[registry.LEARN] = StaticBooster(lesson.applied)
     for name, variable in ((registry.AUTOTUNE, ENV_AUTOTUNE), (registry.ASYNC_SAVE, ENV_ASYNC)):
         env = {variable: options.env[variable]} if variable in options.env else {}
-        # A save behind the training is judged by what became of it.
+        # Async saves are judged by their outcome instead.
         parts[name] = StaticBooster(env, acts=name == registry.AUTOTUNE)
     return drive.monitor
 
 
 def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
-    """What the run belongs to; for a store also by which code and configuration it was made."""
+    """Labels of the run; for a store also the digests of its code and configuration."""
     from headway.settings import parse_labels
 
     labels = parse_labels(settings.labels)
@@ -333,7 +332,7 @@ def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
 
 
 def _enabled_boosters(settings: Settings, request: PublishRequest | None) -> list[str]:
-    """The names of those that are on, whoever has turned them on."""
+    """Names of all enabled boosters, no matter who enabled them."""
     from headway.session.registry import BOOSTERS, PUBLISH
 
     on = [name for name in BOOSTERS if name != PUBLISH and getattr(settings, name)]
@@ -341,7 +340,7 @@ def _enabled_boosters(settings: Settings, request: PublishRequest | None) -> lis
 
 
 def _check_store_url(settings: Settings) -> None:
-    """Where the ledger is to go; a place that does not answer now may do so later."""
+    """Check the URL of the store; an unreachable store is accepted, as it may come back."""
     from headway.storage import remote
 
     url = settings.store or ""
@@ -350,7 +349,7 @@ def _check_store_url(settings: Settings) -> None:
 
 
 def _store_ingest(settings: Settings, run: RunFolder) -> StoreIngest | None:
-    """Who writes the run to a store, if that is wanted and can be done."""
+    """The worker that writes the run to a store, if configured and possible."""
     if not settings.store:
         return None
     from headway.errors import MissingExtra
@@ -366,7 +365,7 @@ def _store_ingest(settings: Settings, run: RunFolder) -> StoreIngest | None:
 
 
 def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> PublishRequest | None:
-    """What is published when the job has ended well, if anything is."""
+    """What to publish after the job has succeeded, if anything."""
     from headway.publish import after_run
 
     recipe = args.publish or (drive.choice.recipe if drive else None)
@@ -384,7 +383,7 @@ def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> Publ
 
 
 def _probe_env(settings: Settings) -> dict[str, str]:
-    """What the probe is told to do beside recording."""
+    """Environment variables that turn on boosters in the probe."""
     from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
 
     env = {ENV_ASYNC: "1"} if settings.async_save else {}
@@ -396,7 +395,7 @@ def _probe_env(settings: Settings) -> dict[str, str]:
 
 
 def _compile_store(settings: Settings) -> ArchiveStore | None:
-    """Where compiled code is shared, if that is wanted and may be used."""
+    """The store of compile archives, if configured and usable."""
     if settings.compile_tier not in TIERS:
         tier = settings.compile_tier
         raise UsageError(
@@ -420,7 +419,8 @@ def _compile_store(settings: Settings) -> ArchiveStore | None:
     reason = store.untrusted_reason()
     if reason and "://" in settings.compile_cache:
         raise UsageError(
-            f"archives are run as code, and {reason}; give the team's key with --cache-key FILE",
+            f"archives contain code that is run, and {reason}; "
+            "give the team's key with --cache-key FILE",
             code="archive-key-missing",
         )
     if reason:
@@ -442,7 +442,7 @@ def _compile_cache_sync(
     config = config_digest(command) if settings.compile_tier == "precompile" else ""
     try:
         return CompileCacheSync(store, job_name(command), code_digest(command), log, config=config)
-    except OSError as error:  # no room for its folder, or it may not be written
+    except OSError as error:  # its folder is full or not writable
         log_warning(
             f"compile cache: not used, {error.filename}: {error.strerror}",
             code="compile-cache-unwritable",
@@ -451,23 +451,23 @@ def _compile_cache_sync(
 
 
 def _check_recipe(request: PublishRequest) -> None:
-    """What is wrong in it is told before the training begins, not when it has ended."""
+    """Report errors in the recipe before the job starts, not after it has ended."""
     from headway.publish import recipe
     from headway.publish.after_run import LOCAL
 
     parsed = recipe.read_recipe(Path(request.recipe))
-    if request.by[0] == LOCAL:  # elsewhere other things may be installed
+    if request.by[0] == LOCAL:  # another host may have other packages
         recipe.check_functions(parsed)
 
 
 def _start_publish(request: PublishRequest, run: RunFolder) -> None:
-    """The last checkpoint of a job that has ended well is handed over; nobody waits for it."""
+    """Start publishing the last checkpoint of a successful job; does not wait for the result."""
     from headway.publish import after_run
 
     try:
         saves = after_run.find_saved(run.journal, os.uname().nodename)
         if not saves.on_this_host:
-            return  # the node of rank 0 does it
+            return  # the node of rank 0 publishes
         anchor = _find_anchor(saves, run)
         if anchor is None:
             log_warning(
@@ -475,12 +475,12 @@ def _start_publish(request: PublishRequest, run: RunFolder) -> None:
             )
             return
         log(f"headway: publishing {anchor}: {after_run.start_publish(request, anchor, run)}")
-    except Exception as error:  # the job has ended well: that is not to be lost
+    except Exception as error:  # must not change the exit code of the job
         log_warning(f"nothing is published: {error or type(error).__name__}", code="not-published")
 
 
 def _find_anchor(saves: SavedCheckpoints, run: RunFolder) -> str | None:
-    """A checkpoint of a Checkpointer that this run has made, else of DCP, else of torch.save."""
+    """A checkpoint that this run made: of a Checkpointer, else of DCP, else of torch.save."""
     from headway.journal import run_files
     from headway.publish.anchor import last_anchor
 

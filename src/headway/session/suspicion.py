@@ -12,7 +12,7 @@ from headway.launch.failures import Fact
 from headway.launch.verdict import MAYBE_OUR_FAULT
 from headway.session import registry
 
-# Files of ours that only a booster brings into the job.
+# Files of Headway that only a booster loads in the job.
 BOOSTER_PATHS = (
     ("headway/checkpoint/async_save/", registry.ASYNC_SAVE),
     ("headway/checkpoint/engine/buffers.py", registry.ASYNC_SAVE),
@@ -25,23 +25,26 @@ BOOSTER_PATHS = (
     ("headway/probe/hooks/compile_cache.py", registry.COMPILE_CACHE),
     ("headway/probe/autotune/", registry.AUTOTUNE),
 )
-# Ends that a save behind the training may have brought about: it holds a copy, in a thread.
+# Failures that an async save may cause: it holds a copy of the state, in a thread.
 COPY_FAILURES = frozenset({"native_crash", "host_oom", "gpu_oom", "cuda_fault"})
-RECENT_NS = 5_000_000_000  # after its write
+RECENT_NS = 5_000_000_000  # after the last write of an async save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncSaveState:
-    """What the ranks of an attempt have written behind their training."""
+    """Async saves of the ranks of an attempt."""
 
-    failed: str = ""  # the first write that could not be made
-    recent: bool = False  # one was not done at the end, or just done
+    failed: str = ""  # error of the first failed write
+    recent: bool = False  # a write was in progress at the end, or had just finished
     any: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Boosters, and why: `firm` is evidence, `trial` is found out by an attempt without them."""
+    """Suspected boosters and the reason.
+
+    `evident`: with evidence. `tentative`: to be confirmed by an attempt without the booster.
+    """
 
     evident: dict[str, str] = field(default_factory=dict)
     tentative: dict[str, str] = field(default_factory=dict)
@@ -57,7 +60,10 @@ def find_suspects(
     async_save: AsyncSaveState,
     active: Collection[str],
 ) -> Suspicion:
-    """`places`: where each error was raised; `acted`: boosters that have changed the attempt."""
+    """Suspected boosters of a failed attempt.
+
+    `error_frames`: where each error was raised. `active`: boosters that changed the attempt.
+    """
     suspicion = Suspicion()
     frames = [fact.within.split()[-1] for fact in facts if fact.within and not fact.survived]
     for frame in (*error_frames, *frames):
@@ -68,17 +74,15 @@ def find_suspects(
                 )
     if registry.ASYNC_SAVE in enabled:
         if async_save.failed:
-            suspicion.evident[registry.ASYNC_SAVE] = (
-                f"a save could not be written: {async_save.failed}"
-            )
+            suspicion.evident[registry.ASYNC_SAVE] = f"an async save failed: {async_save.failed}"
         elif async_save.recent and category in COPY_FAILURES:
             suspicion.tentative[registry.ASYNC_SAVE] = (
-                f"the job ended by {category} at a save behind it"
+                f"the job ended with {category} during an async save"
             )
     if not stepped and category in MAYBE_OUR_FAULT:
         for name in active:
             if name in enabled:
-                reason = f"with it the job ended by {category} before its first step"
+                reason = f"with it, the job ended with {category} before its first step"
                 suspicion.tentative.setdefault(name, reason)
     for name in suspicion.evident:
         suspicion.tentative.pop(name, None)
@@ -86,7 +90,7 @@ def find_suspects(
 
 
 def async_save_state(journals: Sequence[str], ended: int) -> AsyncSaveState:
-    """From what the ranks' journals say; `ended` is on their clock."""
+    """State of async saves from the journals of the ranks; `ended` is on their clock."""
     failed, pending, last = "", 0, 0
     for path in journals:
         for event in _save_events(path):
@@ -102,7 +106,7 @@ def async_save_state(journals: Sequence[str], ended: int) -> AsyncSaveState:
 
 
 def _save_events(path: str) -> Iterable[dict[str, Any]]:
-    """Saves that go on, and their ends."""
+    """Events of async saves: starts and ends."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         for line in file:
             if line.startswith((b'{"ev":"saving"', b'{"ev":"behind"')):

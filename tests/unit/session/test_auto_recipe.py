@@ -30,18 +30,18 @@ def test_in_the_working_folder_or_beside_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
-        ("", 'names no script; write script = "train.py" on top of it if it is for that'),
-        ("[targets.aoti]", "names no script"),
-        ('script = "train_headway.py"', "is for train_headway.py, and not for train.py"),
-        ('script = ["a.py", "b.py"]', "is for a.py, b.py, and not for train.py"),
+        ("", 'script = "train.py"'),
+        ("[targets.aoti]", "does not name a script"),
+        ('script = "train_headway.py"', "is for train_headway.py, not for train.py"),
+        ('script = ["a.py", "b.py"]', "is for a.py, b.py, not for train.py"),
     ],
 )
-def test_one_that_is_not_for_the_script(tmp_path: Path, text: str, why: str) -> None:
+def test_one_that_is_not_for_the_script(tmp_path: Path, text: str, reason: str) -> None:
     recipe(tmp_path, text)
-    found, told = find_recipe(COMMAND, tmp_path)
-    assert found is None and why in told
+    path, mismatch = find_recipe(COMMAND, tmp_path)
+    assert path is None and reason in mismatch
 
 
 @pytest.mark.parametrize("text", ["this is [no recipe", "script = 3"])

@@ -91,10 +91,7 @@ def test_archives_are_given_up_after_two_refusals_in_a_row() -> None:
     for refused in (True, False, True):
         profile = updated_profile(profile, seen(refused=refused), NOW)
         assert profile.off == {}
-    assert (
-        "2 times in a row"
-        in updated_profile(profile, seen(refused=True), NOW).off["compile_cache"].why
-    )
+    assert "compile_cache" in updated_profile(profile, seen(refused=True), NOW).off
 
 
 def test_a_limit_that_a_hang_has_hit_grows() -> None:
