@@ -105,7 +105,7 @@ class World:
         for jobs, full in self.days:
             so_far = full.known(self.plan.end)
             cut = split_windows(so_far, DAY)
-            job = so_far.lives.job[cut.attempt]
+            job = so_far.attempts.job[cut.attempt]
             number = ((cut.begin - self.plan.begin) / DAY).round().astype(int)
             weighted = cut.seconds * jobs.accelerators[job][:, None]
             np.add.at(table, (jobs.slice[job], number), weighted)

@@ -26,33 +26,33 @@ class Job:
 
     __slots__ = (
         "attempts",
+        "ended_at",
         "faults",
         "first_start",
         "gpus",
-        "held",
+        "held_s",
         "in_quota",
         "interval",
-        "kept",
-        "listens",
-        "lost",
+        "lost_s",
         "number",
         "overhead",
         "phase",
-        "places",
+        "placement",
         "preemptions",
+        "queued_s",
         "queued_since",
         "recover",
-        "recovered",
+        "recovery_s",
+        "reports_cost",
+        "retained_s",
         "save",
-        "saving",
+        "saving_s",
         "since",
         "start",
-        "started",
+        "startup_s",
         "submit",
         "tenant",
-        "until",
         "version",
-        "waited",
         "work",
     )
 
@@ -68,50 +68,50 @@ class Job:
         self.save = 0.0  # training waits so long for a save, and then it is durable
         self.interval = INFINITY  # of training between two saves
         self.phase = INFINITY  # and before the first one of an attempt
-        self.listens = True  # tells its price, and saves when it is told that it must go
+        self.reports_cost = True  # tells its price, and saves when it is told that it must go
         # Where it is.
-        self.places: tuple[tuple[int, int], ...] = ()  # nodes, and how much of each
+        self.placement: tuple[tuple[int, int], ...] = ()  # nodes, and how much of each
         self.since = 0.0  # the attempt began
         self.overhead = 0.0  # of this attempt, before it trains
         self.queued_since = spec.submit
-        self.until: float | None = None  # it is done
+        self.ended_at: float | None = None  # it is done
         self.version = 0  # of its events that count
         # What it had; seconds of its own time, to be weighted with its accelerators.
         self.in_quota = False
         self.first_start: float | None = None
         self.attempts = self.preemptions = self.faults = 0
-        self.kept = self.lost = self.started = self.recovered = self.saving = 0.0
-        self.held = self.waited = 0.0
+        self.retained_s = self.lost_s = self.startup_s = self.recovery_s = self.saving_s = 0.0
+        self.held_s = self.queued_s = 0.0
 
     def progress(self, now: float) -> tuple[float, float, float]:
         """Of this attempt: trained, durable of it, and stopped for saves."""
         elapsed = now - self.since - self.overhead
         if elapsed <= 0.0:
             return 0.0, 0.0, 0.0
-        past = elapsed - self.phase
-        if past < 0.0:
+        since_first_save = elapsed - self.phase
+        if since_first_save < 0.0:
             return elapsed, 0.0, 0.0
         cycle = self.interval + self.save
-        saves = int(past / cycle)
-        rest = past - saves * cycle
-        base = self.phase + saves * self.interval
-        if rest < self.save:
-            before = base - self.interval if saves else 0.0
-            return base, before, saves * self.save + rest
-        return base + rest - self.save, base, (saves + 1) * self.save
+        saves = int(since_first_save / cycle)
+        in_cycle = since_first_save - saves * cycle
+        saved = self.phase + saves * self.interval
+        if in_cycle < self.save:
+            durable = saved - self.interval if saves else 0.0
+            return saved, durable, saves * self.save + in_cycle
+        return saved + in_cycle - self.save, saved, (saves + 1) * self.save
 
     def unsaved(self, now: float) -> float:
         """Seconds since its newest durable checkpoint; of a silent one, since the attempt began."""
-        if not self.listens:
+        if not self.reports_cost:
             return max(now - self.since, 0.0)
         trained, durable, _ = self.progress(now)
         return trained - durable
 
     def ends_at(self) -> float:
         """When this attempt is done, if nothing comes between."""
-        left = self.work - self.kept
-        saves = math.ceil((left - self.phase) / self.interval) if left > self.phase else 0
-        return self.since + self.overhead + left + saves * self.save
+        remaining = self.work - self.retained_s
+        saves = math.ceil((remaining - self.phase) / self.interval) if remaining > self.phase else 0
+        return self.since + self.overhead + remaining + saves * self.save
 
 
 Placement = tuple[tuple[int, int], ...]
@@ -122,11 +122,11 @@ class Cluster:
 
     def __init__(self, gpus: int, per_node: int) -> None:
         self.gpus, self.size = gpus, min(per_node, gpus)
-        whole, rest = divmod(gpus, self.size)
-        self.free = [self.size] * whole + ([rest] if rest else [])
+        full_nodes, rest = divmod(gpus, self.size)
+        self.free = [self.size] * full_nodes + ([rest] if rest else [])
         self.total = gpus  # free ones, on nodes that are up
         self.up = [True] * len(self.free)
-        self.shut: set[int] = set()  # held back for one gang: nobody else is placed there
+        self.reserved_nodes: set[int] = set()  # held back for one gang: nobody else is placed there
         self.jobs: list[dict[int, Job]] = [{} for _ in self.free]
         # Nodes by what is free on them; dicts, as those keep their order.
         self._level: list[dict[int, None]] = [{} for _ in range(self.size + 1)]
@@ -135,7 +135,7 @@ class Cluster:
             self._enter(node, free)
 
     @property
-    def whole(self) -> int:
+    def free_node_count(self) -> int:
         """How many nodes are free as a whole."""
         return len(self._level[self.size])
 
@@ -147,61 +147,65 @@ class Cluster:
             node = self._fullest(gpus)
             return None if node is None else ((node, gpus),)
         nodes, rest = divmod(gpus, self.size)
-        if self.whole < nodes:
+        if self.free_node_count < nodes:
             return None
-        found = [(node, self.size) for node in islice(self._level[self.size], nodes)]
+        placement = [(node, self.size) for node in islice(self._level[self.size], nodes)]
         if rest:
-            partly = self._fullest(rest, below=self.size)
-            if partly is None:
-                if self.whole == nodes:
+            last_node = self._fullest(rest, below=self.size)
+            if last_node is None:
+                if self.free_node_count == nodes:
                     return None
-                *_, partly = islice(self._level[self.size], nodes + 1)
-            found.append((partly, rest))
-        return tuple(found)
+                *_, last_node = islice(self._level[self.size], nodes + 1)
+            placement.append((last_node, rest))
+        return tuple(placement)
 
     def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
         """Where a gang would fit if so much more were free on these nodes."""
         nodes, rest = divmod(gpus, self.size)
         free = self.free
-        seen = [node for node in extra if node not in self.shut] if self.shut else extra
-        touched = sorted(seen, key=lambda node: (free[node] + extra[node], node))
+        candidates = (
+            [node for node in extra if node not in self.reserved_nodes]
+            if self.reserved_nodes
+            else extra
+        )
+        nodes_by_room = sorted(candidates, key=lambda node: (free[node] + extra[node], node))
         if not nodes or gpus == self.size:
-            for node in touched:
+            for node in nodes_by_room:
                 if free[node] + extra[node] >= gpus:
                     return ((node, gpus),)
             return self.place(gpus)
-        fresh = [node for node in touched if free[node] + extra[node] == self.size]
-        fresh = [node for node in fresh if free[node] < self.size]
-        wanted = nodes - len(fresh)
-        if wanted > self.whole:
+        emptied = [node for node in nodes_by_room if free[node] + extra[node] == self.size]
+        emptied = [node for node in emptied if free[node] < self.size]
+        needed = nodes - len(emptied)
+        if needed > self.free_node_count:
             return None
-        old = list(islice(self._level[self.size], max(wanted, 0)))
-        found = [(node, self.size) for node in (*fresh, *old)[:nodes]]
+        empty_nodes = list(islice(self._level[self.size], max(needed, 0)))
+        placement = [(node, self.size) for node in (*emptied, *empty_nodes)[:nodes]]
         if rest:
-            partly = self._rest(rest, {node for node, _ in found}, touched, extra)
-            if partly is None:
+            last_node = self._rest(rest, {node for node, _ in placement}, nodes_by_room, extra)
+            if last_node is None:
                 return None
-            found.append((partly, rest))
-        return tuple(found)
+            placement.append((last_node, rest))
+        return tuple(placement)
 
     def _rest(
-        self, rest: int, taken: set[int], touched: Iterable[int], extra: Mapping[int, int]
+        self, rest: int, excluded: set[int], nodes_by_room: Iterable[int], extra: Mapping[int, int]
     ) -> int | None:
-        for node in touched:
-            if node not in taken and self.free[node] + extra[node] >= rest:
+        for node in nodes_by_room:
+            if node not in excluded and self.free[node] + extra[node] >= rest:
                 return node
         for level in range(rest, self.size + 1):
             for node in self._level[level]:
-                if node not in taken:
+                if node not in excluded:
                     return node
         return None
 
-    def take(self, places: Placement) -> None:
+    def allocate(self, placement: Placement) -> None:
         """These are used from now on."""
-        for node, count in places:
+        for node, count in placement:
             self._move(node, -count)
 
-    def give(self, node: int, count: int) -> None:
+    def release(self, node: int, count: int) -> None:
         """So many are free again."""
         self._move(node, count)
 
@@ -219,24 +223,24 @@ class Cluster:
 
     def emptiest(self, count: int) -> list[int]:
         """So many whole nodes with the least to wait for; fewer if there are not so many."""
-        whole = [
+        full_nodes = [
             node
             for node in range(len(self.free))
             if self.up[node] and node * self.size + self.size <= self.gpus
         ]
-        return sorted(whole, key=lambda node: (-self.free[node], node))[:count]
+        return sorted(full_nodes, key=lambda node: (-self.free[node], node))[:count]
 
-    def hold(self, nodes: Iterable[int]) -> None:
+    def reserve(self, nodes: Iterable[int]) -> None:
         """Place nobody there from now on; what runs there stays."""
         for node in nodes:
             self._leave(node, self.free[node])
-            self.shut.add(node)
+            self.reserved_nodes.add(node)
 
-    def open(self) -> None:
+    def release_reserved(self) -> None:
         """Hold nothing back any more."""
-        for node in sorted(self.shut):
+        for node in sorted(self.reserved_nodes):
             self._enter(node, self.free[node])
-        self.shut.clear()
+        self.reserved_nodes.clear()
 
     def _fullest(self, gpus: int, below: int | None = None) -> int | None:
         mask = self._mask >> gpus << gpus
@@ -252,7 +256,7 @@ class Cluster:
         self.free[node] = free + count
         if self.up[node]:
             self.total += count
-            if node not in self.shut:
+            if node not in self.reserved_nodes:
                 self._leave(node, free)
                 self._enter(node, free + count)
 
@@ -273,26 +277,26 @@ class Tenant:
     __slots__ = (
         "borrowed",
         "entitled",
-        "met",
         "name",
+        "queued_gpus",
         "quota",
         "running",
+        "served",
         "since",
         "used",
         "waiting",
-        "wanted",
     )
 
     def __init__(self, name: str, quota: int) -> None:
         self.name, self.quota = name, quota
         self.used = 0  # accelerators, promised ones too
-        self.wanted = 0  # by what waits
+        self.queued_gpus = 0  # by what waits
         self.running: dict[int, Job] = {}  # in the order of their starts
         # By size: all jobs of one size fit, or none; so only the first of each is looked at.
         self.waiting: dict[int, list[tuple[float, int, Job]]] = {}
         self.since = 0.0
         # Accelerator-seconds: the smaller of quota and demand, what was had of it, and more.
-        self.entitled = self.met = self.borrowed = 0.0
+        self.entitled = self.served = self.borrowed = 0.0
 
     @property
     def over(self) -> int:
@@ -303,16 +307,16 @@ class Tenant:
         """Whether so many more stay within the quota."""
         return self.used + gpus <= self.quota
 
-    def change(self, now: float, used: int, wanted: int) -> None:
+    def change(self, now: float, used: int, queued_gpus: int) -> None:
         """Account for the time so far, then change what is used and what waits."""
-        span = now - self.since
-        if span > 0.0:
-            self.entitled += span * min(self.used + self.wanted, self.quota)
-            self.met += span * min(self.used, self.quota)
-            self.borrowed += span * self.over
+        elapsed = now - self.since
+        if elapsed > 0.0:
+            self.entitled += elapsed * min(self.used + self.queued_gpus, self.quota)
+            self.served += elapsed * min(self.used, self.quota)
+            self.borrowed += elapsed * self.over
             self.since = now
         self.used += used
-        self.wanted += wanted
+        self.queued_gpus += queued_gpus
 
     def enqueue(self, job: Job, now: float) -> None:
         """It waits, in the order of its submission."""

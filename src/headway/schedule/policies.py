@@ -109,7 +109,7 @@ class LeastCost:
             job.gpus,
             job.unsaved(context.now),
             job.recover,
-            save=job.save if job.listens else None,
+            save=job.save if job.reports_cost else None,
             grace=context.grace if self.notice else 0.0,
             preemptions=job.preemptions,
             repeat_penalty_s=self.repeat,
@@ -118,7 +118,7 @@ class LeastCost:
     def _protected(self, job: Job, now: float) -> bool:
         if self.cap and job.preemptions >= self.cap:
             return True
-        return self.phase and job.listens and not job.progress(now)[1]
+        return self.phase and job.reports_cost and not job.progress(now)[1]
 
 
 GROUP = "headway.policies"

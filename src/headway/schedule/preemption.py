@@ -40,7 +40,7 @@ class PreemptionContext:
         if wanted <= size:
             return any(free[node] + count >= wanted for node, count in extra.items())
         emptied = sum(free[node] < size == free[node] + count for node, count in extra.items())
-        return emptied + self.cluster.whole >= wanted // size
+        return emptied + self.cluster.free_node_count >= wanted // size
 
     def respects_quota(self, victims: Iterable[Job]) -> bool:
         """Whether each of them, in some order, is taken from a tenant that still borrows."""
@@ -76,7 +76,7 @@ def freed_accelerators(victims: Iterable[Job]) -> dict[int, int]:
     """Accelerators on each node that these hold."""
     extra: dict[int, int] = {}
     for job in victims:
-        for node, count in job.places:
+        for node, count in job.placement:
             extra[node] = extra.get(node, 0) + count
     return extra
 
@@ -98,13 +98,13 @@ def select_victims(context: PreemptionContext, order: Iterable[Job]) -> Sequence
         borrowed[job.tenant] -= job.gpus
         candidates.append(job)
         has_room = False
-        for node, count in job.places:
+        for node, count in job.placement:
             extra[node] = extra.get(node, 0) + count
             has_room = has_room or cluster.free[node] + extra[node] >= size
         if has_room and (places := cluster.place_with(wanted, extra)) is not None:
             nodes = {node for node, _ in places}
             return prune_victims(
-                context, [job for job in candidates if any(n in nodes for n, _ in job.places)]
+                context, [job for job in candidates if any(n in nodes for n, _ in job.placement)]
             )
     return ()
 
@@ -115,7 +115,7 @@ def prune_victims(context: PreemptionContext, victims: Sequence[Job]) -> Sequenc
     extra = freed_accelerators(needed)
     for job in reversed(victims):
         without = dict(extra)
-        for node, count in job.places:
+        for node, count in job.placement:
             without[node] -= count
         if context.cluster.place_with(context.waiter.gpus, without) is not None:
             needed.remove(job)

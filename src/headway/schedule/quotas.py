@@ -27,12 +27,14 @@ class QuotaChange:
 
 def read_quotas(path: Path) -> dict[str, int]:
     """By tenant, as they are at the start."""
-    return {one.tenant: one.gpus for one in _lines(path) if not one.at}
+    return {change.tenant: change.gpus for change in _lines(path) if not change.at}
 
 
 def read_quota_changes(path: Path) -> tuple[QuotaChange, ...]:
     """What changes later, by time."""
-    return tuple(sorted((one for one in _lines(path) if one.at), key=lambda one: one.at))
+    return tuple(
+        sorted((change for change in _lines(path) if change.at), key=lambda change: change.at)
+    )
 
 
 def _lines(path: Path) -> list[QuotaChange]:
@@ -41,24 +43,24 @@ def _lines(path: Path) -> list[QuotaChange]:
         with path.open(newline="") as file:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"{path} is no list of quotas: {why}", code="file-unreadable") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{path} is no list of quotas: {reason}", code="file-unreadable") from None
     if rows and [cell.strip().lower() for cell in rows[0][1][1:2]] == ["gpus"]:
         rows = rows[1:]
-    found = [_line(path, number, row) for number, row in rows]
-    counts = Counter((one.tenant, one.at) for one in found)
-    twice = next((tenant for (tenant, _), count in counts.items() if count > 1), None)
-    if twice:
+    changes = [_line(path, number, row) for number, row in rows]
+    counts = Counter((change.tenant, change.at) for change in changes)
+    duplicate = next((tenant for (tenant, _), count in counts.items() if count > 1), None)
+    if duplicate:
         raise UsageError(
-            f"{path} is no list of quotas: {twice!r} has two for the same day; {FORMAT}",
+            f"{path} is no list of quotas: {duplicate!r} has two for the same day; {FORMAT}",
             code="quota-duplicate",
-            tenant=twice,
+            tenant=duplicate,
         )
-    if not found:
+    if not changes:
         raise UsageError(
             f"{path} is no list of quotas: there is none in it; {FORMAT}", code="quota-file-empty"
         )
-    return found
+    return changes
 
 
 def _line(path: Path, number: int, row: Sequence[str]) -> QuotaChange:
@@ -68,9 +70,9 @@ def _line(path: Path, number: int, row: Sequence[str]) -> QuotaChange:
     except ValueError:
         change = QuotaChange(0.0, "", 0)
     if not change.tenant or change.gpus < 0 or not 0.0 <= change.at < float("inf"):
-        told = ",".join(row)[:80]
+        text = ",".join(row)[:80]
         raise UsageError(
-            f"{path} is no list of quotas: line {number} is {told!r}; {FORMAT}",
+            f"{path} is no list of quotas: line {number} is {text!r}; {FORMAT}",
             code="quota-line-invalid",
             line=number,
         )

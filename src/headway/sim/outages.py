@@ -35,33 +35,33 @@ def read_faults(path: Path = FAULT_FILE) -> list[list[tuple[float, float]]]:
     try:
         with gzip.open(path, "rt") as file:
             events = sorted(json.load(file), key=lambda event: event["event_time"])
-        found: dict[str, list[tuple[float, float]]] = {}
-        begun: dict[str, float] = {}
+        faults: dict[str, list[tuple[float, float]]] = {}
+        open_faults: dict[str, float] = {}
         for event in events:
             node, at = event["node_id"], float(event["event_time"])
             if event["event_type"] == "fault_start":
-                begun.setdefault(node, at)
-            elif node in begun:
-                found.setdefault(node, []).append((begun.pop(node), at))
+                open_faults.setdefault(node, at)
+            elif node in open_faults:
+                faults.setdefault(node, []).append((open_faults.pop(node), at))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no trace of faults: {error}", code="trace-invalid") from error
-    for node, at in begun.items():
-        found.setdefault(node, []).append((at, FAULT_DAYS))
-    return [*found.values(), *([] for _ in range(FAULT_SERVERS - len(found)))]
+    for node, at in open_faults.items():
+        faults.setdefault(node, []).append((at, FAULT_DAYS))
+    return [*faults.values(), *([] for _ in range(FAULT_SERVERS - len(faults)))]
 
 
 def draw_faults(nodes: int, horizon: float, seed: int, path: Path = FAULT_FILE) -> list[Outage]:
     """Each node lives the year of some server, from some day on: bad servers stay bad."""
     servers, rng = read_faults(path), random.Random(f"faults {seed}")
-    found = []
+    outages = []
     for node in range(nodes):
         faults, offset = rng.choice(servers), rng.random() * FAULT_DAYS
         for turn in range(int(horizon / (FAULT_DAYS * DAY)) + 2):
             for start, end in faults:
                 at = (start - offset + turn * FAULT_DAYS) * DAY
                 if 0 <= at < horizon:
-                    found.append(Outage(node, at, at + max(end - start, 0.0) * DAY))
-    return sorted(found, key=lambda outage: (outage.start, outage.node))
+                    outages.append(Outage(node, at, at + max(end - start, 0.0) * DAY))
+    return sorted(outages, key=lambda outage: (outage.start, outage.node))
 
 
 DATA = Path(__file__).parent / "data"
@@ -71,21 +71,21 @@ SPOT_FILES = {"p3": DATA / "p3-trace.csv", "g4dn": DATA / "g4dn-trace.csv"}
 def read_spot(path: Path) -> list[tuple[float, int]]:
     """Seconds, and the machines that are there from then on."""
     alive: set[str] = set()
-    found = []
+    counts = []
     try:
         for line in path.read_text().split():
             milliseconds, change, node = line.split(",")
             if change not in ("add", "remove"):
                 raise ValueError(line)
             alive = alive | {node} if change == "add" else alive - {node}
-            found.append((float(milliseconds) / 1000, len(alive)))
+            counts.append((float(milliseconds) / 1000, len(alive)))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is no trace of spot machines: {error}", code="trace-invalid"
         ) from error
-    if not any(count for _, count in found):
+    if not any(count for _, count in counts):
         raise UsageError(f"{path} has no machine in it; give another trace", code="trace-empty")
-    return found
+    return counts
 
 
 def draw_spot(
@@ -93,18 +93,20 @@ def draw_spot(
 ) -> list[Outage]:
     """When each of these nodes is away; the trace is repeated to the horizon."""
     counts = read_spot(path)
-    most, span = max(count for _, count in counts), counts[-1][0] or 1.0
-    found: list[Outage] = []
-    gone: dict[int, float] = {}
+    largest, span = max(count for _, count in counts), counts[-1][0] or 1.0
+    outages: list[Outage] = []
+    away_since: dict[int, float] = {}
     for turn in range(int((horizon + offset) / span) + 1):
         for at, count in counts:
             now = at + turn * span - offset
-            here = round(len(nodes) * count / most)
-            for place, node in enumerate(nodes):
-                if place >= here:
-                    gone.setdefault(node, now)
-                elif node in gone:
-                    found.append(Outage(node, max(gone.pop(node), 0.0), now, notice))
-    found += [Outage(node, at, max(horizon, at), notice) for node, at in gone.items()]
-    kept = [one for one in found if one.start < horizon and one.end > one.start]
-    return sorted(kept, key=lambda outage: (outage.start, outage.node))
+            available = round(len(nodes) * count / largest)
+            for index, node in enumerate(nodes):
+                if index >= available:
+                    away_since.setdefault(node, now)
+                elif node in away_since:
+                    outages.append(Outage(node, max(away_since.pop(node), 0.0), now, notice))
+    outages += [Outage(node, at, max(horizon, at), notice) for node, at in away_since.items()]
+    selected = [
+        outage for outage in outages if outage.start < horizon and outage.end > outage.start
+    ]
+    return sorted(selected, key=lambda outage: (outage.start, outage.node))

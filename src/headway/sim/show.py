@@ -97,21 +97,21 @@ def format_change(value: Interval | None) -> str:
     return text if value.half is None else f"{text} ± {100 * value.half:.0f}"
 
 
-def measured_columns(compared: Comparison, columns: tuple[Column, ...]) -> list[Column]:
+def measured_columns(comparison: Comparison, columns: tuple[Column, ...]) -> list[Column]:
     """Those that were measured: a trace may have no job of a size."""
-    return [column for column in columns if column.figure in compared.figures[0][0]]
+    return [column for column in columns if column.figure in comparison.figures[0][0]]
 
 
-def describe(compared: Comparison) -> str:
+def describe(comparison: Comparison) -> str:
     """One line: what was simulated."""
-    case, setting = compared.case, compared.case.setting
+    case, setting = comparison.case, comparison.case.setting
     load = case.trace.gpu_hours / (case.trace.days * 24 * setting.gpus)
     nodes = f"nodes of {min(setting.per_node, setting.gpus)}"
     return (
         f"{case.trace.name}: {len(case.trace.jobs):,} jobs in {case.trace.days:.0f} days on "
         f"{setting.gpus:,} accelerators in {nodes}, load {100 * load:.0f} %, "
-        f"a save every {setting.interval:,.0f} s, {len(compared.seeds)} "
-        f"{'seed' if len(compared.seeds) == 1 else 'seeds'}"
+        f"a save every {setting.interval:,.0f} s, {len(comparison.seeds)} "
+        f"{'seed' if len(comparison.seeds) == 1 else 'seeds'}"
     )
 
 
@@ -144,25 +144,25 @@ class Plot:
     ticks_y: tuple[tuple[float, str], ...]
 
 
-def make_plot(compared: Comparison, title: str, x: tuple[str, str], y: tuple[str, str]) -> Plot:
+def make_plot(comparison: Comparison, title: str, x: tuple[str, str], y: tuple[str, str]) -> Plot:
     """`x` and `y` are a figure and its name; the front is the one of these two."""
-    places = range(len(compared.names))
-    across = [compared.of(place, x[0]) for place in places]
-    up = [compared.of(place, y[0]) for place in places]
-    most_x = max(one.mean + (one.half or 0.0) for one in across) or 1.0
-    most_y = max(one.mean + (one.half or 0.0) for one in up) or 1.0
+    policies = range(len(comparison.names))
+    across = [comparison.of(policy, x[0]) for policy in policies]
+    up = [comparison.of(policy, y[0]) for policy in policies]
+    most_x = max(interval.mean + (interval.half or 0.0) for interval in across) or 1.0
+    most_y = max(interval.mean + (interval.half or 0.0) for interval in up) or 1.0
     wide, high = (PLOT_WIDTH - LEFT - RIGHT) / most_x, (PLOT_HEIGHT - TOP - BOTTOM) / most_y
-    front = compared.front(x[0], y[0])
+    front = comparison.front(x[0], y[0])
     marks = tuple(
         Mark(
-            name=compared.names[place],
-            x=LEFT + across[place].mean * wide,
-            y=PLOT_HEIGHT - BOTTOM - up[place].mean * high,
-            across=(across[place].half or 0.0) * wide,
-            up=(up[place].half or 0.0) * high,
-            best=place in front,
+            name=comparison.names[policy],
+            x=LEFT + across[policy].mean * wide,
+            y=PLOT_HEIGHT - BOTTOM - up[policy].mean * high,
+            across=(across[policy].half or 0.0) * wide,
+            up=(up[policy].half or 0.0) * high,
+            best=policy in front,
         )
-        for place in places
+        for policy in policies
     )
     best = sorted((mark.x, mark.y) for mark in marks if mark.best)
     return Plot(
@@ -182,12 +182,12 @@ TABLE_WIDTH = 130  # narrower terminals wrap it: a cut figure is a wrong one
 CHANGE_FIGURES = ("preemptions", "lost_h", "lost_and_recover_h", "queue_min", "in_quota_wait_s")
 
 
-def render_table(compared: Comparison) -> RenderableType:
+def render_table(comparison: Comparison) -> RenderableType:
     """The figures, what changes against the first policy, and who is on the front."""
-    lines: list[RenderableType] = [Text(describe(compared)), Text(), _figures(compared)]
-    if len(compared.names) > 1:
-        lines += [Text(), Text(f"against {compared.names[0]}, by seed"), _changes(compared)]
-        best = ", ".join(compared.names[place] for place in compared.front(*OBJECTIVES))
+    lines: list[RenderableType] = [Text(describe(comparison)), Text(), _figures(comparison)]
+    if len(comparison.names) > 1:
+        lines += [Text(), Text(f"against {comparison.names[0]}, by seed"), _changes(comparison)]
+        best = ", ".join(comparison.names[policy] for policy in comparison.front(*OBJECTIVES))
         lines += [Text(), Text(f"none better in preemptions, waste and queueing at once: {best}")]
     return Group(*lines)
 
@@ -196,70 +196,75 @@ def _plain_table() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
-def _figures(compared: Comparison) -> Table:
-    made = _plain_table()
-    made.add_column("policy", no_wrap=True)
-    columns = measured_columns(compared, MAIN)
+def _figures(comparison: Comparison) -> Table:
+    table = _plain_table()
+    table.add_column("policy", no_wrap=True)
+    columns = measured_columns(comparison, MAIN)
     for column in columns:
-        made.add_column(column.heading, justify="right", no_wrap=True)
-    for place, name in enumerate(compared.names):
-        made.add_row(name, *(format_cell(one, compared.of(place, one.figure)) for one in columns))
-    return made
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    for policy, name in enumerate(comparison.names):
+        table.add_row(
+            name, *(format_cell(column, comparison.of(policy, column.figure)) for column in columns)
+        )
+    return table
 
 
-def _changes(compared: Comparison) -> Table:
-    made = _plain_table()
-    made.add_column("policy", no_wrap=True)
+def _changes(comparison: Comparison) -> Table:
+    table = _plain_table()
+    table.add_column("policy", no_wrap=True)
     for heading in ("preemptions", "lost h", "lost and recover h", "queue", "in-quota wait"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for place in range(1, len(compared.names)):
-        cells = (format_change(compared.change(place, figure)) for figure in CHANGE_FIGURES)
-        made.add_row(compared.names[place], *cells)
-    return made
+        table.add_column(heading, justify="right", no_wrap=True)
+    for policy in range(1, len(comparison.names)):
+        cells = (format_change(comparison.change(policy, figure)) for figure in CHANGE_FIGURES)
+        table.add_row(comparison.names[policy], *cells)
+    return table
 
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _WASTE: Final = ("lost_and_recover_h", "lost and recover, accelerator-hours")
 
 
-def render_page(compared: Comparison) -> str:
+def render_page(comparison: Comparison) -> str:
     """The whole page; names of policies and traces are escaped."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
     )
-    names = compared.names
+    names = comparison.names
     tables = [
         (
             title,
-            [column.heading for column in measured_columns(compared, columns)],
+            [column.heading for column in measured_columns(comparison, columns)],
             [
                 (
                     name,
                     [
-                        format_cell(c, compared.of(place, c.figure))
-                        for c in measured_columns(compared, columns)
+                        format_cell(column, comparison.of(policy, column.figure))
+                        for column in measured_columns(comparison, columns)
                     ],
                 )
-                for place, name in enumerate(names)
+                for policy, name in enumerate(names)
             ],
         )
         for title, columns in TABLES
     ]
     changes = [
-        (names[place], [format_change(compared.change(place, figure)) for figure in CHANGE_FIGURES])
-        for place in range(1, len(names))
+        (
+            names[policy],
+            [format_change(comparison.change(policy, figure)) for figure in CHANGE_FIGURES],
+        )
+        for policy in range(1, len(names))
     ]
     return environment.get_template("cluster.html").render(
         version=__version__,
-        about=describe(compared),
+        about=describe(comparison),
         base=names[0],
         tables=tables,
         changes=changes,
-        best=", ".join(names[place] for place in compared.front(*OBJECTIVES)),
+        best=", ".join(names[policy] for policy in comparison.front(*OBJECTIVES)),
         plots=[
-            make_plot(compared, "Preemptions and waste", ("preemptions", "preemptions"), _WASTE),
+            make_plot(comparison, "Preemptions and waste", ("preemptions", "preemptions"), _WASTE),
             make_plot(
-                compared, "Queueing and waste", ("queue_min", "mean queueing, minutes"), _WASTE
+                comparison, "Queueing and waste", ("queue_min", "mean queueing, minutes"), _WASTE
             ),
         ],
         box=(PLOT_WIDTH, PLOT_HEIGHT, LEFT, RIGHT, TOP, BOTTOM),

@@ -42,10 +42,10 @@ class Trace:
 
     def tenants(self) -> dict[str, float]:
         """The accelerator-hours of each tenant, by name."""
-        found: dict[str, float] = {}
+        hours: dict[str, float] = {}
         for job in self.jobs:
-            found[job.tenant] = found.get(job.tenant, 0.0) + job.work * job.gpus / 3600
-        return dict(sorted(found.items()))
+            hours[job.tenant] = hours.get(job.tenant, 0.0) + job.work * job.gpus / 3600
+        return dict(sorted(hours.items()))
 
     def shifted(self, seed: int) -> Trace:
         """Each tenant's jobs moved by whole days, around the end to the start: another month.
@@ -58,8 +58,8 @@ class Trace:
                 f"a trace of {self.days:.1f} days cannot be shifted; take a longer one",
                 code="trace-too-short",
             )
-        draw = random.Random(seed)
-        offset = {name: draw.randrange(span) * DAY for name in self.tenants()}
+        random_ = random.Random(seed)
+        offset = {name: random_.randrange(span) * DAY for name in self.tenants()}
         moved = (
             replace(job, submit=(job.submit + offset[job.tenant]) % (span * DAY))
             for job in self.jobs
@@ -115,9 +115,9 @@ def read_philly(path: Path = PHILLY_FILE, *, begin: str = "", days: float = 0.0)
         )
     first = min((row[0] for row in rows[1:] if row), default="")
     since, until = _philly_window(begin or (first if days else ""), days)
-    chosen = [row for row in rows[1:] if row and since <= row[0] < until]
+    selected = [row for row in rows[1:] if row and since <= row[0] < until]
     try:
-        jobs = [_philly_job(row) for row in chosen]
+        jobs = [_philly_job(row) for row in selected]
     except (ValueError, IndexError) as error:
         raise UsageError(
             f"{path} has a row that is no job: {error}", code="trace-row-invalid"
@@ -171,26 +171,30 @@ def read_sacct(path: Path) -> Trace:
     for row in rows:
         if "." not in row["JobID"]:  # steps have one
             attempts.setdefault(row["JobID"], []).append(row)
-    jobs = [job for lives in attempts.values() if (job := _sacct_job(path, lives)) is not None]
+    jobs = [
+        job
+        for attempt_rows in attempts.values()
+        if (job := _sacct_job(path, attempt_rows)) is not None
+    ]
     return make_trace(f"sacct:{path.name}", jobs)
 
 
-def _sacct_job(path: Path, lives: list[dict[str, str]]) -> JobSpec | None:
-    gpus = max(_sacct_gpus(life) for life in lives)
+def _sacct_job(path: Path, rows: list[dict[str, str]]) -> JobSpec | None:
+    gpus = max(_sacct_gpus(row) for row in rows)
     try:
-        work = sum(float(life["ElapsedRaw"] or 0) for life in lives)
+        work = sum(float(row["ElapsedRaw"] or 0) for row in rows)
         if not gpus or not work:
             return None
-        submit = min(epoch_seconds(life["Submit"]) for life in lives)
+        submit = min(epoch_seconds(row["Submit"]) for row in rows)
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"{path} has a row that is no job: {error}", code="trace-row-invalid"
         ) from error
-    return JobSpec(submit=submit, work=work, gpus=gpus, tenant=lives[0]["Account"] or "none")
+    return JobSpec(submit=submit, work=work, gpus=gpus, tenant=rows[0]["Account"] or "none")
 
 
-def _sacct_gpus(life: dict[str, str]) -> int:
-    return slurm.count_gpus(slurm.parse_tres(life.get("AllocTRES") or life.get("ReqTRES") or ""))
+def _sacct_gpus(row: dict[str, str]) -> int:
+    return slurm.count_gpus(slurm.parse_tres(row.get("AllocTRES") or row.get("ReqTRES") or ""))
 
 
 SYNTHETIC_SIZES = (1, 2, 4, 8, 16, 32)
@@ -212,20 +216,20 @@ def make_synthetic(jobs: int, gpus: int, *, load: float = 0.9, seed: int = 0) ->
         )
     if not load > 0:
         raise UsageError(f"load is above 0, not {load}", code="value-out-of-range", field="load")
-    draw = random.Random(seed)
+    random_ = random.Random(seed)
     names = [f"t{number}" for number in range(SYNTHETIC_TENANTS)]
     shares = [1.0 / (number + 1) for number in range(SYNTHETIC_TENANTS)]
-    sizes = draw.choices(
+    sizes = random_.choices(
         [size for size in SYNTHETIC_SIZES if size <= gpus],
         SYNTHETIC_WEIGHTS[: _sizes_that_fit(gpus)],
         k=jobs,
     )
-    works = [MEDIAN_DURATION_S * draw.lognormvariate(0.0, DURATION_SIGMA) for _ in range(jobs)]
-    tenants = draw.choices(names, shares, k=jobs)
+    works = [MEDIAN_DURATION_S * random_.lognormvariate(0.0, DURATION_SIGMA) for _ in range(jobs)]
+    tenants = random_.choices(names, shares, k=jobs)
     span = sum(size * work for size, work in zip(sizes, works, strict=True)) / (load * gpus)
-    submits = sorted(draw.random() * span for _ in range(jobs))
-    found = tuple(map(JobSpec, submits, works, sizes, tenants))
-    return Trace(f"synthetic:{jobs}", found, max(span / DAY, 1.0))
+    submits = sorted(random_.random() * span for _ in range(jobs))
+    specs = tuple(map(JobSpec, submits, works, sizes, tenants))
+    return Trace(f"synthetic:{jobs}", specs, max(span / DAY, 1.0))
 
 
 def _sizes_that_fit(gpus: int) -> int:

@@ -19,7 +19,7 @@ NOW = 10_000.0
 
 def running(number: int, gpus: int, node: int, since: float, **more: Any) -> Job:
     job = Job(number, JobSpec(since, 1e6, gpus, "a"), 0)
-    job.places, job.since, job.attempts = ((node, gpus),), since, 1
+    job.placement, job.since, job.attempts = ((node, gpus),), since, 1
     job.recover, job.interval, job.phase, job.save = 100.0, 1000.0, 1000.0, 10.0
     for name, value in more.items():
         setattr(job, name, value)
@@ -32,11 +32,11 @@ def scene(
     cluster = Cluster(8 * nodes, 8)
     borrower, owner = Tenant("a", quota), Tenant("b", 8 * nodes - quota)
     for job in jobs:
-        cluster.take(job.places)
+        cluster.allocate(job.placement)
         borrower.running[job.number] = job
         borrower.used += job.gpus
     filler = [(node, free) for node, free in enumerate(cluster.free) if free]
-    cluster.take(tuple(filler))
+    cluster.allocate(tuple(filler))
     return PreemptionContext(
         NOW, Job(99, JobSpec(NOW, 10, need, "b"), 1), cluster, [borrower, owner], grace
     )
@@ -94,7 +94,7 @@ def test_the_notice_makes_a_run_cheap_that_saves_in_time() -> None:
 
 
 def test_silence_does_not_protect() -> None:
-    told, silent = running(0, 2, 0, **OLD_SAVED), running(1, 2, 1, **OLD_SAVED, listens=False)
+    told, silent = running(0, 2, 0, **OLD_SAVED), running(1, 2, 1, **OLD_SAVED, reports_cost=False)
     # A silent one is charged from the start of its attempt, and so is dear; it is not exempt.
     assert chosen("least-cost", 2, told, silent) == [0]
     assert chosen("least-cost", 2, silent) == [1]

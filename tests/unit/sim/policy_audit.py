@@ -44,7 +44,7 @@ class AuditedPolicy:
                 rest = [other for other in chosen if other is not job]
                 freed: dict[int, int] = {}
                 for other in rest:
-                    for node, count in other.places:
+                    for node, count in other.placement:
                         freed[node] = freed.get(node, 0) + count
                 found = scene.cluster.place_with(scene.waiter.gpus, freed)
                 assert found is None, "one victim too many"
@@ -59,8 +59,8 @@ def check_conservation(scene: PreemptionContext) -> None:
         assert tenant.used == sum(job.gpus for job in tenant.running.values())
         for job in tenant.running.values():
             assert job.tenant == number
-            assert sum(count for _, count in job.places) == job.gpus
-            for node, count in job.places:
+            assert sum(count for _, count in job.placement) == job.gpus
+            for node, count in job.placement:
                 assert cluster.up[node]
                 held[node] = held.get(node, 0) + count
     for node, free in enumerate(cluster.free):

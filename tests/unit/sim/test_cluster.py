@@ -63,7 +63,7 @@ NAMES += ["least-cost:reserve=100"]
 
 
 def spent(job: Job) -> float:
-    return job.started + job.recovered + job.kept + job.lost + job.saving
+    return job.startup_s + job.recovery_s + job.retained_s + job.lost_s + job.saving_s
 
 
 Life = tuple[float, float, tuple[tuple[int, int], ...]]
@@ -74,7 +74,7 @@ def recorded(lives: list[Life]) -> Callable[[Engine, Job, float, float], None]:
     account = Engine._account
 
     def note(engine: Engine, job: Job, stopped: float, left: float) -> None:
-        lives.append((job.since, left, job.places))
+        lives.append((job.since, left, job.placement))
         account(engine, job, stopped, left)
 
     return note
@@ -127,16 +127,16 @@ def test_conservation(
     never_twice(lives, gpus, min(per_node, gpus))
     assert len(played.jobs) == len(specs), "no job is lost"
     for job in played.jobs:
-        assert job.until is not None and job.kept == job.work, "the work is done"
-        assert spent(job) == pytest.approx(job.held, abs=1e-5), "each second held is told"
-        assert job.waited + job.held == pytest.approx(job.until - job.submit, abs=1e-5)
-        assert min(job.lost, job.saving, job.started, job.recovered, job.waited) >= -1e-9
+        assert job.ended_at is not None and job.retained_s == job.work, "the work is done"
+        assert spent(job) == pytest.approx(job.held_s, abs=1e-5), "each second held is told"
+        assert job.queued_s + job.held_s == pytest.approx(job.ended_at - job.submit, abs=1e-5)
+        assert min(job.lost_s, job.saving_s, job.startup_s, job.recovery_s, job.queued_s) >= -1e-9
         assert job.attempts == 1 + job.preemptions + job.faults
-    held = sum(job.gpus * job.held for job in played.jobs)
+    held = sum(job.gpus * job.held_s for job in played.jobs)
     assert held <= gpus * played.end + 1e-3, "no accelerator is used twice"
     for tenant in played.tenants:
-        assert tenant.used == tenant.wanted == 0 and not tenant.waiting
-        assert tenant.met <= tenant.entitled + 1e-6
+        assert tenant.used == tenant.queued_gpus == 0 and not tenant.waiting
+        assert tenant.served <= tenant.entitled + 1e-6
 
 
 def test_borrowing_ends_where_the_owner_comes() -> None:
@@ -144,10 +144,10 @@ def test_borrowing_ends_where_the_owner_comes() -> None:
     setting = Setting(gpus=16, quota={"a": 8, "b": 8}, habits=(JobTimings(save=0),), interval=1e9)
     played = simulate(make_trace("t", jobs), setting, policies.parse_policy("newest"))
     first, second, owner = played.jobs
-    assert owner.first_start == 100 and owner.until == 150
+    assert owner.first_start == 100 and owner.ended_at == 150
     assert [first.preemptions, second.preemptions] == [0, 1]
-    assert (second.lost, second.recovered, second.waited) == (90, 300, 50)
-    assert second.until == 150 + 300 + 10_000
+    assert (second.lost_s, second.recovery_s, second.queued_s) == (90, 300, 50)
+    assert second.ended_at == 150 + 300 + 10_000
 
 
 def test_without_borrowing_nobody_is_evicted() -> None:
@@ -155,7 +155,7 @@ def test_without_borrowing_nobody_is_evicted() -> None:
     setting = Setting(gpus=16, quota={"a": 8, "b": 8}, habits=(JobTimings(save=0),))
     played = simulate(make_trace("t", jobs), setting, policies.parse_policy("newest"), borrow=False)
     assert played.preemptions == 0
-    assert [job.waited for job in played.jobs] == [0, 1000, 0]
+    assert [job.queued_s for job in played.jobs] == [0, 1000, 0]
 
 
 @pytest.mark.parametrize(("grace", "lost", "start"), [(60.0, 0.0, 1015.0), (10.0, 1000.0, 1000.0)])
@@ -164,7 +164,7 @@ def test_a_notice_saves_what_a_save_in_time_can(grace: float, lost: float, start
     setting = Setting(gpus=8, quota={"a": 0, "b": 8}, interval=1e9, grace=grace)
     played = simulate(make_trace("t", jobs), setting, policies.parse_policy("least-cost"))
     victim, owner = played.jobs
-    assert (victim.lost, owner.first_start) == (lost, start)
+    assert (victim.lost_s, owner.first_start) == (lost, start)
 
 
 def test_nobody_starts_on_what_a_victim_has_not_left() -> None:
@@ -182,8 +182,12 @@ def test_a_node_that_fails_while_victims_are_leaving_it() -> None:
         make_trace("t", jobs), setting, policies.parse_policy("least-cost"), outages=[outage]
     )
     victim, owner = played.jobs
-    assert (owner.attempts, owner.first_start, owner.waited) == (1, 1015.0, 15.0)
-    assert (victim.kept, victim.lost, victim.held + victim.waited) == (5000, 0, victim.until)
+    assert (owner.attempts, owner.first_start, owner.queued_s) == (1, 1015.0, 15.0)
+    assert (victim.retained_s, victim.lost_s, victim.held_s + victim.queued_s) == (
+        5000,
+        0,
+        victim.ended_at,
+    )
 
 
 def test_a_spot_node_that_says_when_it_goes() -> None:
@@ -192,8 +196,8 @@ def test_a_spot_node_that_says_when_it_goes() -> None:
     for notice, lost, kept in ((120.0, 0.0, 985.0), (5.0, 1000.0, 0.0)):
         outage = Outage(0, 1000.0, 1100.0, notice)
         (job,) = simulate(make_trace("t", jobs), setting, _ours(), outages=[outage]).jobs
-        assert (job.faults, job.lost, job.waited) == (1, lost, 100)
-        assert job.until == 1100 + 300 + 5000 - kept
+        assert (job.faults, job.lost_s, job.queued_s) == (1, lost, 100)
+        assert job.ended_at == 1100 + 300 + 5000 - kept
 
 
 def _ours() -> preemption.Policy:
@@ -204,9 +208,11 @@ def test_a_gang_gets_whole_nodes() -> None:
     jobs = [JobSpec(0, 100, 5, "a"), JobSpec(0, 100, 5, "a"), JobSpec(1, 100, 6, "a")]
     setting = Setting(gpus=16, quota={"a": 16})
     played = simulate(make_trace("t", jobs), setting, policies.parse_policy("newest"))
-    assert [job.waited for job in played.jobs] == [0, 0, 99], "6 are free, but on two nodes"
+    assert [job.queued_s for job in played.jobs] == [0, 0, 99], "6 are free, but on two nodes"
     one_node = Setting(gpus=16, per_node=16, quota={"a": 16})
-    assert not any(job.waited for job in simulate(make_trace("t", jobs), one_node, _newest()).jobs)
+    assert not any(
+        job.queued_s for job in simulate(make_trace("t", jobs), one_node, _newest()).jobs
+    )
 
 
 def _newest() -> preemption.Policy:
@@ -224,7 +230,7 @@ def test_nodes_are_held_back_for_a_gang_that_is_passed(name: str, start: float) 
     played = simulate(make_trace("t", jobs), setting, policies.parse_policy(name))
     gang = max(played.jobs, key=lambda job: job.gpus)
     assert gang.in_quota and gang.first_start == start and played.preemptions == 0
-    assert all(job.kept == job.work for job in played.jobs)
+    assert all(job.retained_s == job.work for job in played.jobs)
 
 
 def test_a_gang_keeps_nothing_back_on_a_node_that_fails() -> None:
@@ -235,7 +241,7 @@ def test_a_gang_keeps_nothing_back_on_a_node_that_fails() -> None:
     outages = [Outage(node, 60.0 + node, 400.0) for node in range(4)]
     policy = AuditedPolicy(policies.parse_policy("newest:reserve=20"))
     played = simulate(make_trace("t", jobs), setting, policy, outages=outages)
-    assert all(job.kept == job.work for job in played.jobs)
+    assert all(job.retained_s == job.work for job in played.jobs)
 
 
 def test_a_quota_that_changes() -> None:
@@ -247,8 +253,10 @@ def test_a_quota_that_changes() -> None:
     first, owner = played.jobs
     assert owner.first_start == DAY and first.preemptions == 1
     a, b = played.tenants
-    assert a.met == pytest.approx(8 * DAY) and a.borrowed == pytest.approx(8 * (first.held - DAY))
-    assert b.met == b.entitled == pytest.approx(8 * 100)
+    assert a.served == pytest.approx(8 * DAY) and a.borrowed == pytest.approx(
+        8 * (first.held_s - DAY)
+    )
+    assert b.served == b.entitled == pytest.approx(8 * 100)
     with pytest.raises(UsageError, check=has_code("quotas-too-large")) as error:
         simulate(make_trace("t", jobs), replace(setting, quota_changes=changes[1:] * 2), _newest())
     assert error.value.fields["day"] == 1
@@ -314,7 +322,7 @@ def test_queueing_is_that_of_m_m_c() -> None:
         trace = poisson_trace(6000, rate, mean, seed)
         setting = Setting(gpus=servers, quota={"a": servers}, interval=1e12)
         played = simulate(trace, setting, _newest())
-        waits.append(statistics.fmean(job.waited for job in played.jobs))
+        waits.append(statistics.fmean(job.queued_s for job in played.jobs))
     offered = servers * load
     sums = sum(offered**k / math.factorial(k) for k in range(servers))
     last = offered**servers / math.factorial(servers) / (1 - load)
@@ -340,7 +348,7 @@ def test_waste_is_that_of_young_and_daly(every: float) -> None:
         job.start = job.recover = recover
         job.save, job.interval, job.phase = save, every, every
         Engine(Cluster(1, 1), [Tenant("a", 1)], _newest()).run([job], outages)
-        shares.append(1 - 1e6 / job.held)
+        shares.append(1 - 1e6 / job.held_s)
     expected = renewal(every, cost=save, mtbf=mtbf, recover=recover)
     found = mean_interval(shares)
     assert found.half is not None and found.half < 0.1 * expected
@@ -361,8 +369,8 @@ def test_the_laws_hold_where_many_are_evicted(name: str, per_node: int) -> None:
     never_twice(lives, 64, per_node)
     assert policy.asked > 20 and played.preemptions > 20
     for job in played.jobs:
-        assert job.kept == job.work
-        assert spent(job) == pytest.approx(job.held, abs=1e-5)
+        assert job.retained_s == job.work
+        assert spent(job) == pytest.approx(job.held_s, abs=1e-5)
 
 
 def test_habits_of_measured_runs(tmp_path: Path) -> None:

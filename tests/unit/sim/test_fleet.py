@@ -174,7 +174,7 @@ def test_hosts_break_as_often_as_in_the_trace_and_bad_ones_far_more() -> None:
     failed, used = np.zeros(2), np.zeros(2)
     for number in range(60):
         jobs, full = draw_day(made, number)
-        lives = full.lives
+        lives = full.attempts
         one = jobs.hosts[lives.job] == 1  # on one host, so that it is clear which
         host = jobs.host(lives.job, np.zeros(lives.job.size, dtype=np.int64))
         bad = np.isin(host, list(made.lemons)).astype(int)

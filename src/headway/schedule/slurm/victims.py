@@ -46,8 +46,8 @@ class SlurmCandidate(simulated.Job):
         super().__init__(job.number, spec, tenant)
         self._status = status
         self.since = job.start
-        self.places = tuple((index[node], count) for node, count in job.placement)
-        self.listens = status is not None
+        self.placement = tuple((index[node], count) for node, count in job.placement)
+        self.reports_cost = status is not None
         self.preemptions = job.restarts if status is None else status.preemptions
         if status is not None:
             self.recover = status.recover
@@ -75,7 +75,7 @@ class NodePool(Cluster):
         self.jobs = [{} for _ in free]
 
     @property
-    def whole(self) -> int:
+    def free_node_count(self) -> int:
         """How many nodes have room for the job's part on one."""
         return sum(free >= self.size for free in self.free)
 

@@ -27,75 +27,75 @@ PROMPT_S = 60.0  # seconds in which a job within its quota should start
 SIZE_CLASSES = (("1", 1), ("2-8", 8), ("9-64", 64), ("65+", 1 << 30))
 
 
-def measure(played: SimulationResult, alone: Mapping[int, float] | None = None) -> dict[str, float]:
+def measure(result: SimulationResult, alone: Mapping[int, float] | None = None) -> dict[str, float]:
     """All figures; `alone` says when each job ended, after its submission, with no borrowing."""
-    found = {
-        **_evictions(played),
-        **_hours(played),
-        **_quota(played),
-        **_spread("queue_min", played.jobs, lambda job: job.waited / 60),
-        **_spread("jct_h", played.jobs, lambda job: turnaround(job) / HOUR_S),
+    figures = {
+        **_evictions(result),
+        **_hours(result),
+        **_quota(result),
+        **_spread("queue_min", result.jobs, lambda job: job.queued_s / 60),
+        **_spread("jct_h", result.jobs, lambda job: turnaround(job) / HOUR_S),
     }
-    return {**found, **_fairness(played.jobs, alone)} if alone else found
+    return {**figures, **_fairness(result.jobs, alone)} if alone else figures
 
 
 def turnaround(job: Job) -> float:
     """From its submission to its end."""
-    assert job.until is not None
-    return job.until - job.submit
+    assert job.ended_at is not None
+    return job.ended_at - job.submit
 
 
-def _evictions(played: SimulationResult) -> dict[str, float]:
-    attempts = sum(job.attempts for job in played.jobs)
-    held = sum(job.gpus * job.held for job in played.jobs)
+def _evictions(result: SimulationResult) -> dict[str, float]:
+    attempts = sum(job.attempts for job in result.jobs)
+    held_gpu_s = sum(job.gpus * job.held_s for job in result.jobs)
     return {
-        "jobs": len(played.jobs),
+        "jobs": len(result.jobs),
         "attempts": attempts,
-        "preemptions": played.preemptions,
-        "preemption_ratio": _share(played.preemptions, attempts),
-        "preemption_ratio_by_hours": _share(played.cut, held),
-        "preemptions_per_1000_h": _share(played.preemptions, held / HOUR_S / 1000),
-        "second_order": played.second_order,
-        "second_order_ratio": _share(played.second_order, played.preemptions),
-        "second_order_ratio_by_hours": _share(played.second_cut, played.cut),
-        "most_preemptions": max((job.preemptions for job in played.jobs), default=0),
-        "faults": sum(job.faults for job in played.jobs),
+        "preemptions": result.preemptions,
+        "preemption_ratio": _share(result.preemptions, attempts),
+        "preemption_ratio_by_hours": _share(result.evicted_gpu_s, held_gpu_s),
+        "preemptions_per_1000_h": _share(result.preemptions, held_gpu_s / HOUR_S / 1000),
+        "second_order": result.second_order,
+        "second_order_ratio": _share(result.second_order, result.preemptions),
+        "second_order_ratio_by_hours": _share(result.second_order_gpu_s, result.evicted_gpu_s),
+        "most_preemptions": max((job.preemptions for job in result.jobs), default=0),
+        "faults": sum(job.faults for job in result.jobs),
     }
 
 
-def _hours(played: SimulationResult) -> dict[str, float]:
-    jobs = played.jobs
-    lost = sum(job.gpus * job.lost for job in jobs) / HOUR_S
-    recover = sum(job.gpus * job.recovered for job in jobs) / HOUR_S
-    saving = sum(job.gpus * job.saving for job in jobs) / HOUR_S
-    held = sum(job.gpus * job.held for job in jobs) / HOUR_S
+def _hours(result: SimulationResult) -> dict[str, float]:
+    jobs = result.jobs
+    lost = sum(job.gpus * job.lost_s for job in jobs) / HOUR_S
+    recover = sum(job.gpus * job.recovery_s for job in jobs) / HOUR_S
+    saving = sum(job.gpus * job.saving_s for job in jobs) / HOUR_S
+    held_h = sum(job.gpus * job.held_s for job in jobs) / HOUR_S
     work = sum(job.gpus * job.work for job in jobs) / HOUR_S
     return {
         "lost_h": lost,
         "recover_h": recover,
         "lost_and_recover_h": lost + recover,
-        "lost_min_by_jobs": _mean(job.lost / 60 for job in jobs),
-        "recover_min_by_jobs": _mean(job.recovered / 60 for job in jobs),
+        "lost_min_by_jobs": _mean(job.lost_s / 60 for job in jobs),
+        "recover_min_by_jobs": _mean(job.recovery_s / 60 for job in jobs),
         "saving_h": saving,
-        "held_h": held,
-        "borrowed_h": sum(tenant.borrowed for tenant in played.tenants) / HOUR_S,
-        "ett_percent": 100 * _share(work, held),
-        "ett_percent_by_jobs": 100 * _mean(_share(job.work, job.held) for job in jobs),
+        "held_h": held_h,
+        "borrowed_h": sum(tenant.borrowed for tenant in result.tenants) / HOUR_S,
+        "ett_percent": 100 * _share(work, held_h),
+        "ett_percent_by_jobs": 100 * _mean(_share(job.work, job.held_s) for job in jobs),
     }
 
 
-def _quota(played: SimulationResult) -> dict[str, float]:
-    within = [job for job in played.jobs if job.in_quota and job.first_start is not None]
+def _quota(result: SimulationResult) -> dict[str, float]:
+    within = [job for job in result.jobs if job.in_quota and job.first_start is not None]
     waits = [(job.first_start or 0.0) - job.submit for job in within]
     served = [
-        _share(tenant.met, tenant.entitled) for tenant in played.tenants if tenant.entitled > 0
+        _share(tenant.served, tenant.entitled) for tenant in result.tenants if tenant.entitled > 0
     ]
-    entitled = sum(tenant.entitled for tenant in played.tenants)
+    entitled = sum(tenant.entitled for tenant in result.tenants)
     return {
         "in_quota_jobs": len(within),
         "in_quota_wait_s": _mean(waits),
         "in_quota_prompt": _mean(float(wait <= PROMPT_S) for wait in waits),
-        "quota_satisfaction": _share(sum(t.met for t in played.tenants), entitled),
+        "quota_satisfaction": _share(sum(t.served for t in result.tenants), entitled),
         "jain_index": jain_index(served),
     }
 
@@ -109,7 +109,7 @@ def jain_index(values: Sequence[float]) -> float:
 def _spread(name: str, jobs: Sequence[Job], value: Callable[[Job], float]) -> dict[str, float]:
     values = [value(job) for job in jobs]
     weights = [job.gpus * job.work for job in jobs]
-    found = {
+    figures = {
         name: _mean(values),
         f"{name}_by_hours": _share(
             sum(value * weight for value, weight in zip(values, weights, strict=True)), sum(weights)
@@ -118,21 +118,23 @@ def _spread(name: str, jobs: Sequence[Job], value: Callable[[Job], float]) -> di
     }
     below = 0
     for label, most in SIZE_CLASSES:
-        part = [value for value, job in zip(values, jobs, strict=True) if below < job.gpus <= most]
-        if part:
-            found[f"{name}[{label}]"] = _mean(part)
-            found[f"{name}_p95[{label}]"] = percentile(part, 0.95)
+        values_of_class = [
+            value for value, job in zip(values, jobs, strict=True) if below < job.gpus <= most
+        ]
+        if values_of_class:
+            figures[f"{name}[{label}]"] = _mean(values_of_class)
+            figures[f"{name}_p95[{label}]"] = percentile(values_of_class, 0.95)
         below = most
-    return found
+    return figures
 
 
 def _fairness(jobs: Sequence[Job], alone: Mapping[int, float]) -> dict[str, float]:
     """Finish-time fairness: the time a job took over what its tenant's own quota would take."""
-    known = [job for job in jobs if job.number in alone]
-    rho = [turnaround(job) / alone[job.number] for job in known]
+    measured = [job for job in jobs if job.number in alone]
+    rho = [turnaround(job) / alone[job.number] for job in measured]
     if not rho:
         return {}
-    weights = [job.gpus * job.work for job in known]
+    weights = [job.gpus * job.work for job in measured]
     weighted = sum(value * weight for value, weight in zip(rho, weights, strict=True))
     return {
         "rho": _mean(rho),
@@ -143,12 +145,12 @@ def _fairness(jobs: Sequence[Job], alone: Mapping[int, float]) -> dict[str, floa
 
 
 def _mean(values: Iterable[float]) -> float:
-    kept = list(values)
-    return sum(kept) / len(kept) if kept else 0.0
+    items = list(values)
+    return sum(items) / len(items) if items else 0.0
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _share(part: float, total: float) -> float:
+    return part / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +197,17 @@ class Case:
         longest = max(job.work for job in self.trace.jobs)
         horizon = self.trace.days * DAY + 2 * longest
         nodes = self.nodes
-        found: list[Outage] = []
+        outages_: list[Outage] = []
         if self.faults:
             path = outages.FAULT_FILE if self.faults == "stepfun" else Path(self.faults)
-            found += outages.draw_faults(nodes, horizon, seed, path)
+            outages_ += outages.draw_faults(nodes, horizon, seed, path)
         if self.spot:
             path = outages.SPOT_FILES.get(self.spot, Path(self.spot))
             last = range(nodes - self.spot_nodes, nodes)
-            found += outages.draw_spot(
+            outages_ += outages.draw_spot(
                 last, horizon, path, notice=self.spot_notice, offset=seed * HOUR_S
             )
-        return sorted(found, key=lambda outage: (outage.start, outage.node))
+        return sorted(outages_, key=lambda outage: (outage.start, outage.node))
 
 
 @dataclass(frozen=True)
@@ -234,11 +236,12 @@ class Comparison:
     def front(self, *figures: str) -> list[int]:
         """The policies than which none is better in one of these and no worse in the others."""
         points = [
-            [self.of(place, figure).mean for figure in figures] for place in range(len(self.names))
+            [self.of(policy, figure).mean for figure in figures]
+            for policy in range(len(self.names))
         ]
         return [
-            place
-            for place, mine in enumerate(points)
+            policy
+            for policy, mine in enumerate(points)
             if not any(
                 other != mine and all(o <= m for o, m in zip(other, mine, strict=True))
                 for other in points
@@ -247,7 +250,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The contract of `headway simulate cluster --json`."""
-        shown = list(self.figures[0][0])
+        names = list(self.figures[0][0])
         return {
             "schema": 1,
             "trace": self.case.trace.name,
@@ -260,15 +263,15 @@ class Comparison:
             "policies": [
                 {
                     "policy": name,
-                    "figures": {one: asdict(self.of(place, one)) for one in shown},
+                    "figures": {figure: asdict(self.of(policy, figure)) for figure in names},
                     "change": {
-                        one: asdict(change)
-                        for one in shown
-                        if place and (change := self.change(place, one)) is not None
+                        figure: asdict(change)
+                        for figure in names
+                        if policy and (change := self.change(policy, figure)) is not None
                     },
-                    "by_seed": [dict(row) for row in self.figures[place]],
+                    "by_seed": [dict(row) for row in self.figures[policy]],
                 }
-                for place, name in enumerate(self.names)
+                for policy, name in enumerate(self.names)
             ],
             "pareto": [self.names[p] for p in self.front(*OBJECTIVES)],
         }
@@ -302,11 +305,13 @@ def compare(case: Case, names: Sequence[str], seeds: Sequence[int], workers: int
 def _seed(task: tuple[Case, tuple[str, ...], int]) -> list[dict[str, float]]:
     case, names, seed = task
     outages = case.outages(seed)
-    apart = simulate(case.trace, case.setting, Newest(), seed, outages=outages, borrow=False)
-    alone = {job.number: turnaround(job) for job in apart.jobs}
-    found = []
+    without_borrowing = simulate(
+        case.trace, case.setting, Newest(), seed, outages=outages, borrow=False
+    )
+    alone = {job.number: turnaround(job) for job in without_borrowing.jobs}
+    figures = []
     for name in names:
         policy = policies.parse_policy(name)
-        played = simulate(case.trace, case.setting, policy, seed, outages=outages)
-        found.append(measure(played, alone))
-    return found
+        result = simulate(case.trace, case.setting, policy, seed, outages=outages)
+        figures.append(measure(result, alone))
+    return figures

@@ -32,15 +32,15 @@ class Engine:
         self.grace, self.borrow = grace, borrow
         self.preemptions = 0
         self.second_order = 0  # caused by a job that had been interrupted itself
-        self.cut = 0.0  # accelerator-seconds of attempts that were evicted
-        self.second_cut = 0.0  # and of those that are second-order
+        self.evicted_gpu_s = 0.0  # accelerator-seconds of attempts that were evicted
+        self.second_order_gpu_s = 0.0  # and of those that are second-order
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
         self._starts = 0
-        self._left = 0
+        self._unfinished = 0
         self._waking = False
-        self._not_before: dict[tuple[int, int], float] = {}  # by tenant and size
+        self._next_try: dict[tuple[int, int], float] = {}  # by tenant and size
         self._reserve = float(getattr(policy, "reserve", 0.0))  # policies of others may have none
         self._reserved: Job | None = None  # whom nodes are held back for
 
@@ -54,32 +54,32 @@ class Engine:
         for outage in outages:
             self._push(outage.start, self._down, outage)
         for at, tenant, gpus in quotas:
-            self._push(at, self._requota, (tenant, gpus))
-        self._left = len(jobs)
-        arriving = iter(jobs)
-        job = next(arriving, None)
+            self._push(at, self._change_quota, (tenant, gpus))
+        self._unfinished = len(jobs)
+        remaining = iter(jobs)
+        job = next(remaining, None)
         events = self._events
-        while self._left:
+        while self._unfinished:
             if job is not None and (not events or job.submit <= events[0][0]):
                 self.now = job.submit
                 self._arrive(job)
-                job = next(arriving, None)
+                job = next(remaining, None)
             elif events:
-                self.now, _, happen, what = heapq.heappop(events)
-                happen(what)
+                self.now, _, handler, argument = heapq.heappop(events)
+                handler(argument)
             else:
                 raise UsageError(_stuck(self.tenants, self.cluster), code="job-never-starts")
         for tenant in self.tenants:
             tenant.change(self.now, 0, 0)
 
-    def _push(self, at: float, happen: Callable[[Any], None], what: Any) -> None:
-        heapq.heappush(self._events, (at, next(self._order), happen, what))
+    def _push(self, at: float, handler: Callable[[Any], None], argument: Any) -> None:
+        heapq.heappush(self._events, (at, next(self._order), handler, argument))
 
     # Jobs come and go.
 
     def _arrive(self, job: Job) -> None:
         tenant = self.tenants[job.tenant]
-        job.in_quota = tenant.used + tenant.wanted + job.gpus <= tenant.quota
+        job.in_quota = tenant.used + tenant.queued_gpus + job.gpus <= tenant.quota
         self._queue(job)
 
     def _queue(self, job: Job) -> None:
@@ -93,32 +93,32 @@ class Engine:
         job, version = attempt
         if job.version != version:  # it was interrupted before
             return
-        self._left -= 1
-        left = job.work - job.kept
-        job.saving += self.now - job.since - job.overhead - left
+        self._unfinished -= 1
+        remaining = job.work - job.retained_s
+        job.saving_s += self.now - job.since - job.overhead - remaining
         self._account(job, self.now, self.now)
-        job.kept = job.work
-        job.until = self.now
+        job.retained_s = job.work
+        job.ended_at = self.now
         self._remove(job)
-        for node, count in job.places:
-            self.cluster.give(node, count)
+        for node, count in job.placement:
+            self.cluster.release(node, count)
         self._fill()
         self._serve(self.tenants[job.tenant])
 
-    def _account(self, job: Job, stopped: float, left: float) -> None:
+    def _account(self, job: Job, trained_until: float, released_at: float) -> None:
         """The attempt trained until `stopped`, and held its accelerators until it `left`."""
-        spent = min(max(stopped - job.since, 0.0), job.overhead)
+        overhead = min(max(trained_until - job.since, 0.0), job.overhead)
         if job.attempts == 1:
-            job.started += spent
+            job.startup_s += overhead
         else:
-            job.recovered += spent
-        job.held += max(left - job.since, 0.0)
+            job.recovery_s += overhead
+        job.held_s += max(released_at - job.since, 0.0)
 
     def _remove(self, job: Job) -> None:
         tenant = self.tenants[job.tenant]
         tenant.change(self.now, -job.gpus, 0)
         del tenant.running[job.number]
-        for node, _ in job.places:
+        for node, _ in job.placement:
             del self.cluster.jobs[node][job.number]
         job.version += 1
 
@@ -144,8 +144,8 @@ class Engine:
             if over != (not tenant.admits(gpus)):  # others of it were started meanwhile
                 heapq.heappush(heads, (True, *tenant.waiting[gpus][0][:2], tenant, gpus))
             elif self._admit(tenant, gpus, reclaim=False) and gpus in tenant.waiting:
-                again = not tenant.admits(gpus)
-                heapq.heappush(heads, (again, *tenant.waiting[gpus][0][:2], tenant, gpus))
+                is_over = not tenant.admits(gpus)
+                heapq.heappush(heads, (is_over, *tenant.waiting[gpus][0][:2], tenant, gpus))
 
     def _serve(self, tenant: Tenant) -> None:
         """What waits within the tenant's quota, and finds no room, takes back what is borrowed."""
@@ -163,34 +163,34 @@ class Engine:
             if tenant.waiting:
                 self._serve(tenant)
 
-    def _requota(self, change: tuple[Tenant, int]) -> None:
+    def _change_quota(self, change: tuple[Tenant, int]) -> None:
         """Who has less now borrows what it uses beyond that, and others may take it back."""
         tenant, gpus = change
         tenant.change(self.now, 0, 0)
         tenant.quota = gpus
-        self._not_before.clear()
+        self._next_try.clear()
         self._fill()
         self._serve_all()
 
     def _admit(self, tenant: Tenant, gpus: int, *, reclaim: bool) -> bool:
         """Start the first waiting job of a size, if it may and can."""
-        within = tenant.used + gpus <= tenant.quota
-        if not within and not self.borrow:
+        is_within_quota = tenant.used + gpus <= tenant.quota
+        if not is_within_quota and not self.borrow:
             return False
         waiter = tenant.waiting[gpus][0][2]
         if self._reserved is waiter:
             self._release_reservation()
-        places = self.cluster.place(gpus)
-        if places is not None:
-            self.cluster.take(places)
-            self._start(tenant.dequeue(gpus, self.now), places, self.now)
+        placement = self.cluster.place(gpus)
+        if placement is not None:
+            self.cluster.allocate(placement)
+            self._start(tenant.dequeue(gpus, self.now), placement, self.now)
             return True
-        if not within:
+        if not is_within_quota:
             return False
         if reclaim and self._reclaim(tenant, waiter):
             return True
         if self._reserve and self._reserved is None:
-            self._hold_back(waiter)
+            self._reserve_nodes(waiter)
         if not self._waking and any(other.used > other.quota for other in self.tenants):
             self._waking = True
             self._push(self.now + RETRY_S, self._wake, None)
@@ -198,17 +198,17 @@ class Engine:
 
     # Whom nodes are held back for: a gang within its quota that is passed again and again.
 
-    def _hold_back(self, waiter: Job) -> None:
+    def _reserve_nodes(self, waiter: Job) -> None:
         if self.now - waiter.queued_since < self._reserve:
             return
-        wanted = -(-waiter.gpus // self.cluster.size)
-        nodes = self.cluster.emptiest(wanted)
-        if len(nodes) == wanted:
-            self.cluster.hold(nodes)
+        count = -(-waiter.gpus // self.cluster.size)
+        nodes = self.cluster.emptiest(count)
+        if len(nodes) == count:
+            self.cluster.reserve(nodes)
             self._reserved = waiter
 
     def _release_reservation(self) -> None:
-        self.cluster.open()
+        self.cluster.release_reserved()
         self._reserved = None
 
     def _check_reservation(self, waiter: Job) -> None:
@@ -218,14 +218,14 @@ class Engine:
         if queue is None or queue[0][2] is not waiter or not tenant.admits(waiter.gpus):
             self._release_reservation()
 
-    def _start(self, job: Job, places: Placement, at: float) -> None:
+    def _start(self, job: Job, placement: Placement, at: float) -> None:
         tenant = self.tenants[job.tenant]
         tenant.change(self.now, job.gpus, 0)
         tenant.running[job.number] = job
-        for node, _ in places:
+        for node, _ in placement:
             self.cluster.jobs[node][job.number] = job
-        job.places, job.since = places, at
-        job.waited += at - job.queued_since
+        job.placement, job.since = placement, at
+        job.queued_s += at - job.queued_since
         job.overhead = job.recover if job.attempts else job.start
         job.attempts += 1
         if job.first_start is None:
@@ -238,72 +238,72 @@ class Engine:
     # Who goes.
 
     def _reclaim(self, tenant: Tenant, waiter: Job) -> bool:
-        able = self.cluster.total + sum(t.used for t in self.tenants if t.used > t.quota)
-        if able < waiter.gpus:
+        reclaimable = self.cluster.total + sum(t.used for t in self.tenants if t.used > t.quota)
+        if reclaimable < waiter.gpus:
             return False
-        kind = (waiter.tenant, waiter.gpus)
-        if self.now < self._not_before.get(kind, 0.0):
+        key = (waiter.tenant, waiter.gpus)
+        if self.now < self._next_try.get(key, 0.0):
             return False
-        scene = PreemptionContext(self.now, waiter, self.cluster, self.tenants, self.grace)
-        victims = self.policy.victims(scene) if scene.can_fit() else ()
+        context = PreemptionContext(self.now, waiter, self.cluster, self.tenants, self.grace)
+        victims = self.policy.victims(context) if context.can_fit() else ()
         if not victims:
-            self._not_before[kind] = self.now + RETRY_S
+            self._next_try[key] = self.now + RETRY_S
             return False
         extra = freed_accelerators(victims)
-        places = self.cluster.place_with(waiter.gpus, extra)
-        if places is None or not scene.respects_quota(victims):
+        placement = self.cluster.place_with(waiter.gpus, extra)
+        if placement is None or not context.respects_quota(victims):
             raise UsageError(
                 f"the policy {type(self.policy).__name__} evicts jobs "
                 f"{', '.join(str(job.number) for job in victims)} for job {waiter.number}, which "
-                f"{'breaks a quota' if places else 'starts nothing'}; choose by `cover`",
+                f"{'breaks a quota' if placement else 'starts nothing'}; choose by `cover`",
                 code="policy-choice-invalid",
-                breaks_quota=bool(places),
+                breaks_quota=bool(placement),
             )
         self.preemptions += len(victims)
         self.second_order += len(victims) if waiter.attempts else 0
-        before = self.cut
+        before = self.evicted_gpu_s
         ready = max([self._evict(job) for job in victims])
-        self.second_cut += self.cut - before if waiter.attempts else 0.0
-        self._hand_over(places, extra, ready)
-        self._start(tenant.dequeue(waiter.gpus, self.now), places, ready)
+        self.second_order_gpu_s += self.evicted_gpu_s - before if waiter.attempts else 0.0
+        self._hand_over(placement, extra, ready)
+        self._start(tenant.dequeue(waiter.gpus, self.now), placement, ready)
         return True
 
     def _evict(self, job: Job) -> float:
         """Take a job off its accelerators; when it has left them."""
         trained, durable, saving = job.progress(self.now)
-        left = self.now
-        job.saving += saving
-        asked = self.policy.notice and job.listens and job.save <= self.grace
-        if asked and trained - durable > job.save:
-            left += job.save
-            job.kept += trained
-            job.saving += job.save
+        released_at = self.now
+        job.saving_s += saving
+        saves_on_notice = self.policy.notice and job.reports_cost and job.save <= self.grace
+        if saves_on_notice and trained - durable > job.save:
+            released_at += job.save
+            job.retained_s += trained
+            job.saving_s += job.save
         else:
-            job.kept += durable
-            job.lost += trained - durable
+            job.retained_s += durable
+            job.lost_s += trained - durable
         job.preemptions += 1
-        self.cut += job.gpus * (left - job.since)
-        self._account(job, self.now, left)
+        self.evicted_gpu_s += job.gpus * (released_at - job.since)
+        self._account(job, self.now, released_at)
         self._remove(job)
-        self._push(left, self._queue, job)
-        return left
+        self._push(released_at, self._queue, job)
+        return released_at
 
-    def _hand_over(self, places: Placement, extra: dict[int, int], ready: float) -> None:
+    def _hand_over(self, placement: Placement, extra: dict[int, int], ready: float) -> None:
         """The waiter gets what the victims leave first, then what was free; the rest later."""
-        rest = dict(extra)
-        for node, count in places:
-            given = min(rest.get(node, 0), count)
-            if given:
-                rest[node] -= given
-            if count > given:
-                self.cluster.take(((node, count - given),))
-        over = tuple((node, count) for node, count in rest.items() if count)
-        if over:
-            self._push(ready, self._release, over)
+        remaining = dict(extra)
+        for node, count in placement:
+            used = min(remaining.get(node, 0), count)
+            if used:
+                remaining[node] -= used
+            if count > used:
+                self.cluster.allocate(((node, count - used),))
+        unused = tuple((node, count) for node, count in remaining.items() if count)
+        if unused:
+            self._push(ready, self._release, unused)
 
-    def _release(self, places: Placement) -> None:
-        for node, count in places:
-            self.cluster.give(node, count)
+    def _release(self, placement: Placement) -> None:
+        for node, count in placement:
+            self.cluster.release(node, count)
         self._fill()
 
     def _up(self, node: int) -> None:
@@ -314,12 +314,12 @@ class Engine:
         node = outage.node
         if not self.cluster.up[node]:
             return
-        if node in self.cluster.shut:
+        if node in self.cluster.reserved_nodes:
             self._release_reservation()
         # Off first, so that nothing is started on it.
         self.cluster.fail(node)
-        hit = list(self.cluster.jobs[node].values())
-        for job in hit:
+        affected = list(self.cluster.jobs[node].values())
+        for job in affected:
             self._fail(job, outage.notice)
         self._push(outage.end, self._up, node)
         self._fill()
@@ -328,26 +328,26 @@ class Engine:
         now = self.now
         if job.since > now:  # promised, and victims are leaving it still
             self._remove(job)
-            self._push(job.since, self._release, job.places)
-            job.waited -= job.since - now
+            self._push(job.since, self._release, job.placement)
+            job.queued_s -= job.since - now
             job.attempts -= 1
             if not job.attempts:
                 job.first_start = None
         else:
             trained, durable, saving = job.progress(now)
-            told = self.policy.notice and job.listens and job.save <= notice
-            if told and trained - durable > job.save:
-                job.kept += trained - job.save
+            saves_on_notice = self.policy.notice and job.reports_cost and job.save <= notice
+            if saves_on_notice and trained - durable > job.save:
+                job.retained_s += trained - job.save
                 saving += job.save
             else:
-                job.kept += durable
-                job.lost += trained - durable
-            job.saving += saving
+                job.retained_s += durable
+                job.lost_s += trained - durable
+            job.saving_s += saving
             job.faults += 1
             self._account(job, now, now)
             self._remove(job)
-            for node, count in job.places:
-                self.cluster.give(node, count)
+            for node, count in job.placement:
+                self.cluster.release(node, count)
         self._push(now, self._queue, job)
 
 

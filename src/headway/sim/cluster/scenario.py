@@ -64,11 +64,11 @@ class Setting:
                 code="value-out-of-range",
                 option="--grace",
             )
-        for one in self.habits:
+        for timings in self.habits:
             for name in ("start", "recover", "save"):
-                if not 0 <= getattr(one, name) < math.inf:
+                if not 0 <= getattr(timings, name) < math.inf:
                     raise UsageError(
-                        f"--{name} is {getattr(one, name)}; give 0 s or more",
+                        f"--{name} is {getattr(timings, name)}; give 0 s or more",
                         code="value-out-of-range",
                         option=f"--{name}",
                     )
@@ -78,11 +78,11 @@ def proportional_quotas(hours: Mapping[str, float], gpus: int) -> dict[str, int]
     """Quotas in proportion to accelerator-hours, by largest remainder: they sum to `gpus`."""
     total = sum(hours.values())
     exact = {name: gpus * part / total for name, part in hours.items()}
-    found = {name: int(value) for name, value in exact.items()}
-    by_rest = sorted(exact, key=lambda name: (found[name] - exact[name], name))
-    for name in by_rest[: gpus - sum(found.values())]:
-        found[name] += 1
-    return found
+    quotas_ = {name: int(value) for name, value in exact.items()}
+    by_rest = sorted(exact, key=lambda name: (quotas_[name] - exact[name], name))
+    for name in by_rest[: gpus - sum(quotas_.values())]:
+        quotas_[name] += 1
+    return quotas_
 
 
 def timings_from_runs(paths: Iterable[str]) -> tuple[JobTimings, ...]:
@@ -92,14 +92,14 @@ def timings_from_runs(paths: Iterable[str]) -> tuple[JobTimings, ...]:
 
 def _timings(path: str) -> JobTimings:
     ledger = load(path).ledger
-    price = from_ledger(ledger)
-    if price.save is None or ledger.time_to_start is None:
-        what = "saved" if ledger.time_to_start is not None else "trained"
+    cost = from_ledger(ledger)
+    if cost.save is None or ledger.time_to_start is None:
+        event = "saved" if ledger.time_to_start is not None else "trained"
         raise UsageError(
-            f"the run {path} never {what}, so it has no times to draw; leave it out",
+            f"the run {path} never {event}, so it has no times to draw; leave it out",
             code="run-without-times",
         )
-    return JobTimings(start=ledger.time_to_start / NS, recover=price.recover, save=price.save)
+    return JobTimings(start=ledger.time_to_start / NS, recover=cost.recover, save=cost.save)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,8 @@ class SimulationResult:
     tenants: Sequence[Tenant]
     preemptions: int
     second_order: int
-    cut: float  # accelerator-seconds of attempts that were evicted
-    second_cut: float  # and of those that a job evicted which had been interrupted itself
+    evicted_gpu_s: float  # of attempts that were evicted
+    second_order_gpu_s: float  # the part evicted for jobs that had been interrupted before
     end: float
 
 
@@ -135,15 +135,17 @@ def simulate(
         jobs = [job for job in jobs if job.gpus <= _lowest_quota(tenants[job.tenant], setting)]
     cluster = Cluster(setting.gpus, setting.per_node)
     engine = Engine(cluster, tenants, policy, grace=setting.grace, borrow=borrow)
-    changes = [(one.at, tenants[names[one.tenant]], one.gpus) for one in setting.quota_changes]
+    changes = [
+        (change.at, tenants[names[change.tenant]], change.gpus) for change in setting.quota_changes
+    ]
     engine.run(jobs, outages, changes)
     return SimulationResult(
         jobs=jobs,
         tenants=tenants,
         preemptions=engine.preemptions,
         second_order=engine.second_order,
-        cut=engine.cut,
-        second_cut=engine.second_cut,
+        evicted_gpu_s=engine.evicted_gpu_s,
+        second_order_gpu_s=engine.second_order_gpu_s,
         end=engine.now,
     )
 
@@ -159,28 +161,28 @@ def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
             code="quota-missing",
             tenants=missing,
         )
-    given = {name: setting.quota[name] for name in hours}
-    quotas.check_quotas(given, setting.quota_changes, setting.gpus)
-    return given
+    quota = {name: setting.quota[name] for name in hours}
+    quotas.check_quotas(quota, setting.quota_changes, setting.gpus)
+    return quota
 
 
 def _lowest_quota(tenant: Tenant, setting: Setting) -> int:
     """What the tenant has at any time."""
-    later = [one.gpus for one in setting.quota_changes if one.tenant == tenant.name]
+    later = [change.gpus for change in setting.quota_changes if change.tenant == tenant.name]
     return min(tenant.quota, *later) if later else tenant.quota
 
 
 def _jobs(trace: Trace, setting: Setting, names: dict[str, int], seed: int) -> list[Job]:
     """Every job draws the same for every policy, so that those can be compared by seed."""
-    draw = random.Random(seed)
+    random_ = random.Random(seed)
     jobs = []
     for number, spec in enumerate(trace.jobs):
         job = Job(number, spec, names[spec.tenant])
         job.interval = setting.interval
-        job.phase = setting.interval * (1.0 - draw.random())
-        habit = setting.habits[draw.randrange(len(setting.habits))]
-        job.start, job.recover, job.save = habit.start, habit.recover, habit.save
-        job.listens = draw.random() >= setting.silent
+        job.phase = setting.interval * (1.0 - random_.random())
+        timings = setting.habits[random_.randrange(len(setting.habits))]
+        job.start, job.recover, job.save = timings.start, timings.recover, timings.save
+        job.reports_cost = random_.random() >= setting.silent
         jobs.append(job)
     largest = max(jobs, key=lambda job: job.gpus, default=None)
     if largest is not None and largest.gpus > setting.gpus:

@@ -25,7 +25,7 @@ _NOISE = 0.3  # sigma of what a planted regression takes of each job
 class Account:
     """Seconds by attempt (rows) and leaf (columns, as in LEAVES); rows sum to its wall time."""
 
-    lives: Attempts
+    attempts: Attempts
     seconds: Floats
 
     @property
@@ -35,24 +35,26 @@ class Account:
 
     def known(self, at: float) -> Account:
         """What a ledger tells at that moment: attempts so far, and no more than so far of them."""
-        begun = self.lives.start < at
-        lives = Attempts(**{name: values[begun] for name, values in vars(self.lives).items()})
-        seconds = self.seconds[begun].copy()
-        cut = np.flatnonzero(lives.end > at)
-        if cut.size:
-            seconds[cut] = _so_far(seconds[cut], at - lives.start[cut])
-            lives.end[cut] = at
-            lives.interrupted[cut] = False
-            lives.category[cut] = ""
-            lives.host[cut] = -1
-        return Account(lives, seconds)
+        has_started = self.attempts.start < at
+        attempts = Attempts(
+            **{name: values[has_started] for name, values in vars(self.attempts).items()}
+        )
+        seconds = self.seconds[has_started].copy()
+        is_cut = np.flatnonzero(attempts.end > at)
+        if is_cut.size:
+            seconds[is_cut] = _so_far(seconds[is_cut], at - attempts.start[is_cut])
+            attempts.end[is_cut] = at
+            attempts.interrupted[is_cut] = False
+            attempts.category[is_cut] = ""
+            attempts.host[is_cut] = -1
+        return Account(attempts, seconds)
 
     def by_job(self, jobs: int) -> Floats:
         """Seconds by job and leaf."""
-        found = np.zeros((jobs, self.seconds.shape[1]))
+        result = np.zeros((jobs, self.seconds.shape[1]))
         for column in np.flatnonzero(self.seconds.any(axis=0)):
-            found[:, column] = np.bincount(self.lives.job, self.seconds[:, column], jobs)
-        return found
+            result[:, column] = np.bincount(self.attempts.job, self.seconds[:, column], jobs)
+        return result
 
 
 def _so_far(seconds: Floats, elapsed: Floats) -> Floats:
@@ -68,119 +70,131 @@ def _so_far(seconds: Floats, elapsed: Floats) -> Floats:
 
 def _scaled(part: Floats, total: Floats) -> Floats:
     """Rows in the same proportions, with these sums; what has no proportions is training."""
-    held = part.sum(axis=1)
-    found = part * np.divide(total, held, out=np.zeros_like(held), where=held > 0)[:, None]
-    found[held <= 0, COLUMN[EFFECTIVE]] = total[held <= 0]
-    return np.asarray(found)
+    sums = part.sum(axis=1)
+    result = part * np.divide(total, sums, out=np.zeros_like(sums), where=sums > 0)[:, None]
+    result[sums <= 0, COLUMN[EFFECTIVE]] = total[sums <= 0]
+    return np.asarray(result)
 
 
 def make_account(
-    plan: FleetScenario, jobs: Jobs, lives: Attempts, random: np.random.Generator
+    scenario: FleetScenario, jobs: Jobs, attempts: Attempts, random: np.random.Generator
 ) -> Account:
     """Every second of every attempt in one leaf."""
-    length = lives.end - lives.start
+    length = attempts.end - attempts.start
     seconds = np.zeros((length.size, len(BUCKETS)))
-    _set_up(plan, jobs, lives, seconds, random)
-    _plant_in_starts(plan, jobs, lives, seconds)
-    ending = ~lives.interrupted
+    _set_up(scenario, jobs, attempts, seconds, random)
+    _plant_in_starts(scenario, jobs, attempts, seconds)
+    ending = ~attempts.interrupted
     seconds[ending, COLUMN[SHUTDOWN]] = defaults.SHUTDOWN_S * random.lognormal(
         0, defaults.STAGE_SIGMA, int(ending.sum())
     )
-    spent = seconds.sum(axis=1)
-    fits = np.minimum(1.0, length / np.maximum(spent, 1e-9))
-    seconds *= fits[:, None]  # it ended before it was ready
+    used = seconds.sum(axis=1)
+    scale = np.minimum(1.0, length / np.maximum(used, 1e-9))
+    seconds *= scale[:, None]  # it ended before it was ready
     loop = np.maximum(length - seconds.sum(axis=1), 0.0)
-    _loop(plan, jobs, lives, loop, seconds, random)
-    return Account(lives, seconds)
+    _loop(scenario, jobs, attempts, loop, seconds, random)
+    return Account(attempts, seconds)
 
 
 def _set_up(
-    plan: FleetScenario, jobs: Jobs, lives: Attempts, seconds: Floats, random: np.random.Generator
+    scenario: FleetScenario,
+    jobs: Jobs,
+    attempts: Attempts,
+    seconds: Floats,
+    random: np.random.Generator,
 ) -> None:
-    again = lives.number > 0
+    is_restart = attempts.number > 0
     for number, stage in enumerate(START_STAGES):
-        factor = plan.stage_factors[jobs.slice[lives.job], number]
-        took = defaults.STAGES[stage] * factor
-        took = took * random.lognormal(0, defaults.STAGE_SIGMA, took.size)
+        factor = scenario.stage_factors[jobs.slice[attempts.job], number]
+        durations = defaults.STAGES[stage] * factor
+        durations = durations * random.lognormal(0, defaults.STAGE_SIGMA, durations.size)
         if stage == "process_group_init":
-            took = took * np.log2(2 * jobs.accelerators[lives.job])
+            durations = durations * np.log2(2 * jobs.accelerators[attempts.job])
         if stage == "checkpoint_load":
-            took = np.where(again, took, 0.0)
-        seconds[~again, COLUMN[f"start.{stage}"]] = took[~again]
-        seconds[again, COLUMN[f"recover.{stage}"]] = took[again]
-    count = int(again.sum())
+            durations = np.where(is_restart, durations, 0.0)
+        seconds[~is_restart, COLUMN[f"start.{stage}"]] = durations[~is_restart]
+        seconds[is_restart, COLUMN[f"recover.{stage}"]] = durations[is_restart]
+    count = int(is_restart.sum())
     for leaf, median in ((DETECTION, defaults.DETECTION_S), (DOWNTIME, defaults.DOWNTIME_S)):
-        seconds[again, COLUMN[leaf]] = median * random.lognormal(0, defaults.STAGE_SIGMA, count)
+        seconds[is_restart, COLUMN[leaf]] = median * random.lognormal(
+            0, defaults.STAGE_SIGMA, count
+        )
 
 
 def _loop(
-    plan: FleetScenario,
+    scenario: FleetScenario,
     jobs: Jobs,
-    lives: Attempts,
+    attempts: Attempts,
     loop: Floats,
     seconds: Floats,
     random: np.random.Generator,
 ) -> None:
-    slices = jobs.slice[lives.job]
-    day = ((jobs.start[lives.job] - plan.begin) // DAY).astype(np.int64)
-    left = loop.copy()
+    slices = jobs.slice[attempts.job]
+    day = ((jobs.start[attempts.job] - scenario.begin) // DAY).astype(np.int64)
+    remaining = loop.copy()
     for number, (kind, share) in enumerate(defaults.WASTE.items()):
-        each = random.lognormal(0, defaults.WASTE_SIGMA, jobs.start.size)[lives.job]
-        daily = _daily(plan, number, slices, day)
-        took = loop * np.minimum(share * plan.waste_factors[slices, number] * each * daily, 0.15)
-        seconds[:, COLUMN[f"waste.{kind}"]] = took
-        left -= took
-    _plant_in_loops(plan, jobs, lives, left, seconds)
+        by_job = random.lognormal(0, defaults.WASTE_SIGMA, jobs.start.size)[attempts.job]
+        daily = _daily(scenario, number, slices, day)
+        wasted = loop * np.minimum(
+            share * scenario.waste_factors[slices, number] * by_job * daily, 0.15
+        )
+        seconds[:, COLUMN[f"waste.{kind}"]] = wasted
+        remaining -= wasted
+    _plant_in_loops(scenario, jobs, attempts, remaining, seconds)
     lost = np.where(
-        lives.interrupted & (lives.category != "preemption"),
-        np.minimum(random.random(left.size) * defaults.SAVE_EVERY_S, left),
+        attempts.interrupted & (attempts.category != "preemption"),
+        np.minimum(random.random(remaining.size) * defaults.SAVE_EVERY_S, remaining),
         0.0,
     )
     seconds[:, COLUMN[LOST]] = lost
-    seconds[:, COLUMN[EFFECTIVE]] += left - lost
+    seconds[:, COLUMN[EFFECTIVE]] += remaining - lost
 
 
-def _daily(plan: FleetScenario, kind: int, slices: Ints, day: Ints) -> Floats:
+def _daily(scenario: FleetScenario, kind: int, slices: Ints, day: Ints) -> Floats:
     """What the days of a slice have in common, the same whoever asks."""
-    shape = (plan.shares.size, plan.days)
-    table = np.random.default_rng([plan.seed, 0xDA15, kind]).lognormal(0, defaults.DAY_SIGMA, shape)
+    shape = (scenario.shares.size, scenario.days)
+    table = np.random.default_rng([scenario.seed, 0xDA15, kind]).lognormal(
+        0, defaults.DAY_SIGMA, shape
+    )
     return np.asarray(table[slices, day])
 
 
-def _affected(jobs: Jobs, lives: Attempts, one: PlantedRegression) -> Ints:
+def _affected(jobs: Jobs, attempts: Attempts, regression: PlantedRegression) -> Ints:
     """The attempts of jobs that began in the slice after the regression came."""
-    hit = (jobs.slice == one.slice) & (jobs.start >= one.at)
-    return np.flatnonzero(hit[lives.job])
+    is_affected = (jobs.slice == regression.slice) & (jobs.start >= regression.at)
+    return np.flatnonzero(is_affected[attempts.job])
 
 
 def _plant_in_loops(
-    plan: FleetScenario, jobs: Jobs, lives: Attempts, left: Floats, seconds: Floats
+    scenario: FleetScenario, jobs: Jobs, attempts: Attempts, remaining: Floats, seconds: Floats
 ) -> None:
     """A share of the attempt's whole time moves from training to the bucket."""
-    for one in plan.planted:
-        rows = _affected(jobs, lives, one)
-        if one.bucket.startswith("start.") or not rows.size:
+    for regression in scenario.planted:
+        rows = _affected(jobs, attempts, regression)
+        if regression.bucket.startswith("start.") or not rows.size:
             continue
         # Of its own, so that all else is drawn as if nothing had been planted.
-        random = np.random.default_rng([plan.seed, one.slice, int(jobs.number[0])])
+        random = np.random.default_rng([scenario.seed, regression.slice, int(jobs.number[0])])
         factor = random.lognormal(-(_NOISE**2) / 2, _NOISE, rows.size)
-        length = lives.end[rows] - lives.start[rows]
-        took = np.minimum(one.points / 100 * length * factor, 0.9 * left[rows])
-        seconds[rows, COLUMN[one.bucket]] += took
-        left[rows] -= took
+        length = attempts.end[rows] - attempts.start[rows]
+        moved = np.minimum(regression.points / 100 * length * factor, 0.9 * remaining[rows])
+        seconds[rows, COLUMN[regression.bucket]] += moved
+        remaining[rows] -= moved
 
 
-def _plant_in_starts(plan: FleetScenario, jobs: Jobs, lives: Attempts, seconds: Floats) -> None:
+def _plant_in_starts(
+    scenario: FleetScenario, jobs: Jobs, attempts: Attempts, seconds: Floats
+) -> None:
     """Each start takes longer, by so much that it costs the planted points over all hours."""
-    for one in plan.planted:
-        if not one.bucket.startswith("start."):
+    for regression in scenario.planted:
+        if not regression.bucket.startswith("start."):
             continue
-        rows = _affected(jobs, lives, one)
-        stage = one.bucket.partition(".")[2]
-        first = lives.number[rows] == 0
-        took = one.points / 100 * distributions().mean_wall
-        seconds[rows[first], COLUMN[one.bucket]] += took
-        seconds[rows[~first], COLUMN[f"recover.{stage}"]] += took
+        rows = _affected(jobs, attempts, regression)
+        stage = regression.bucket.partition(".")[2]
+        is_first = attempts.number[rows] == 0
+        added = regression.points / 100 * distributions().mean_wall
+        seconds[rows[is_first], COLUMN[regression.bucket]] += added
+        seconds[rows[~is_first], COLUMN[f"recover.{stage}"]] += added
 
 
 @dataclass(frozen=True)
@@ -194,15 +208,15 @@ class Windows:
 
 def split_windows(account: Account, grain: float = 3600.0) -> Windows:
     """Set-up comes first, then the loop evenly, then the shutdown."""
-    lives = account.lives
-    first = np.floor(lives.start / grain).astype(np.int64)
-    last = np.maximum(np.ceil(lives.end / grain).astype(np.int64), first + 1)
+    attempts = account.attempts
+    first = np.floor(attempts.start / grain).astype(np.int64)
+    last = np.maximum(np.ceil(attempts.end / grain).astype(np.int64), first + 1)
     count = last - first
     attempt = np.repeat(np.arange(count.size), count)
     offset = np.arange(attempt.size) - np.repeat(np.cumsum(count) - count, count)
     begin = np.asarray((first[attempt] + offset) * grain, dtype=np.float64)
     stop = account.seconds[:, COLUMN[SHUTDOWN]]
-    edges = (lives.start, lives.start + account.setup, lives.end - stop, lives.end)
+    edges = (attempts.start, attempts.start + account.setup, attempts.end - stop, attempts.end)
     parts = [
         _overlap(low[attempt], high[attempt], begin, grain)
         for low, high in itertools.pairwise(edges)

@@ -96,21 +96,21 @@ class TraceDistributions:
 def distributions() -> TraceDistributions:
     """The tables that come with the package."""
     text = resources.files("headway.sim.fleet").joinpath("tables.json").read_text()
-    told = json.loads(text)
-    jobs = told["philly"]
+    content = json.loads(text)
+    jobs = content["philly"]
     return TraceDistributions(
         sizes=np.array(jobs["sizes"]),
         size_shares=_shares(jobs["jobs_by_size"]),
         levels=np.array(jobs["duration_levels"]),
         durations=np.array(jobs["durations_s"]),
         arrivals=_shares(jobs["jobs_by_hour_of_week"]),
-        faults_per_node_day=told["faults"]["per_node_day"],
-        fault_kinds=dict(told["faults"]["kinds"]),
-        spot_per_node_hour=told["spot"]["per_node_hour"],
-        outcomes=dict(told["outcomes"]),
+        faults_per_node_day=content["faults"]["per_node_day"],
+        fault_kinds=dict(content["faults"]["kinds"]),
+        spot_per_node_hour=content["spot"]["per_node_hour"],
+        outcomes=dict(content["outcomes"]),
     )
 
 
 def _shares(counts: list[int]) -> NDArray[np.float64]:
-    found = np.array(counts, dtype=np.float64)
-    return np.asarray(found / found.sum())
+    values = np.array(counts, dtype=np.float64)
+    return np.asarray(values / values.sum())

@@ -39,21 +39,21 @@ class Jobs:
 OUTCOMES = ("completed", "stopped", "failed")
 
 
-def draw_jobs(plan: FleetScenario, day: int, random: np.random.Generator) -> Jobs:
+def draw_jobs(scenario: FleetScenario, day: int, random: np.random.Generator) -> Jobs:
     """The jobs of a day; their number is the same for every seed."""
-    told = distributions()
-    first, last = _numbers(plan, day)
+    trace = distributions()
+    first, last = _numbers(scenario, day)
     count = last - first
-    start = np.sort(_hours(plan, day, count, random) + random.uniform(0, 3600, count))
-    sizes = random.choice(told.sizes.size, count, p=told.size_shares)
+    start = np.sort(_hours(scenario, day, count, random) + random.uniform(0, 3600, count))
+    sizes = random.choice(trace.sizes.size, count, p=trace.size_shares)
     wall = _durations(sizes, random)
-    slices = random.choice(plan.shares.size, count, p=plan.shares)
-    fields = {name: _values(plan, name, slices, start) for name in plan.rollouts}
-    pools = np.array([plan.hosts[kind] for kind in fields["host_type"]], dtype=np.int64)
+    slices = random.choice(scenario.shares.size, count, p=scenario.shares)
+    fields = {name: _values(scenario, name, slices, start) for name in scenario.rollouts}
+    pools = np.array([scenario.hosts[kind] for kind in fields["host_type"]], dtype=np.int64)
     pools = pools.reshape(-1, 2)
-    accelerators = told.sizes[sizes] * plan.scale
+    accelerators = trace.sizes[sizes] * scenario.scale
     pool_size = pools[:, 1] - pools[:, 0]
-    shares = np.array([told.outcomes[name] for name in OUTCOMES])
+    shares = np.array([trace.outcomes[name] for name in OUTCOMES])
     return Jobs(
         number=np.arange(first, last),
         slice=slices,
@@ -69,15 +69,15 @@ def draw_jobs(plan: FleetScenario, day: int, random: np.random.Generator) -> Job
     )
 
 
-def _numbers(plan: FleetScenario, day: int) -> tuple[int, int]:
+def _numbers(scenario: FleetScenario, day: int) -> tuple[int, int]:
     """The first job of a day and the first of the next one, by the weekdays of the trace."""
     weekdays = distributions().arrivals.reshape(7, 24).sum(axis=1)
-    before = np.concatenate([[0.0], np.cumsum(weekdays[np.arange(plan.days) % 7])])
-    edges = np.round(before / before[-1] * plan.jobs).astype(int)
+    before = np.concatenate([[0.0], np.cumsum(weekdays[np.arange(scenario.days) % 7])])
+    edges = np.round(before / before[-1] * scenario.jobs).astype(int)
     return int(edges[day]), int(edges[day + 1])
 
 
-def _hours(plan: FleetScenario, day: int, count: int, random: np.random.Generator) -> Floats:
+def _hours(scenario: FleetScenario, day: int, count: int, random: np.random.Generator) -> Floats:
     hours = distributions().arrivals.reshape(7, 24)[day % 7]
     drawn = random.choice(24, count, p=hours / hours.sum())
     return np.asarray(EPOCH + day * DAY + 3600.0 * drawn, dtype=np.float64)
@@ -85,25 +85,27 @@ def _hours(plan: FleetScenario, day: int, count: int, random: np.random.Generato
 
 def _durations(sizes: Ints, random: np.random.Generator) -> Floats:
     """From the quantiles of the size, with straight lines between their logarithms."""
-    told = distributions()
+    trace = distributions()
     level = random.random(sizes.size)
     wall = np.empty(sizes.size)
-    for size in range(told.sizes.size):
-        chosen = sizes == size
-        wall[chosen] = np.exp(np.interp(level[chosen], told.levels, np.log(told.durations[size])))
+    for size in range(trace.sizes.size):
+        selected = sizes == size
+        wall[selected] = np.exp(
+            np.interp(level[selected], trace.levels, np.log(trace.durations[size]))
+        )
     return wall
 
 
-def _values(plan: FleetScenario, name: str, slices: Ints, start: Floats) -> NDArray[np.str_]:
+def _values(scenario: FleetScenario, name: str, slices: Ints, start: Floats) -> NDArray[np.str_]:
     """The value that each job's field had when it began."""
-    found = np.empty(slices.size, dtype="<U24")
+    values = np.empty(slices.size, dtype="<U24")
     for number in np.unique(slices):
-        line = plan.rollouts[name][number]
-        chosen = slices == number
-        moments = np.array([one.at for one in line])
-        index = np.searchsorted(moments, start[chosen], side="right") - 1
-        found[chosen] = np.array([one.value for one in line])[np.maximum(index, 0)]
-    return found
+        history = scenario.rollouts[name][number]
+        selected = slices == number
+        moments = np.array([rollout.at for rollout in history])
+        index = np.searchsorted(moments, start[selected], side="right") - 1
+        values[selected] = np.array([rollout.value for rollout in history])[np.maximum(index, 0)]
+    return values
 
 
 MAX_INTERRUPTIONS = 400  # interruptions of one job
@@ -122,9 +124,9 @@ class Attempts:
     host: Ints  # which is to blame; -1 if none is
 
 
-def draw_attempts(plan: FleetScenario, jobs: Jobs, random: np.random.Generator) -> Attempts:
+def draw_attempts(scenario: FleetScenario, jobs: Jobs, random: np.random.Generator) -> Attempts:
     """The attempts of these jobs."""
-    rate, spot_rate = _rates(plan, jobs)
+    rate, spot_rate = _rates(scenario, jobs)
     count = np.minimum(random.poisson((rate + spot_rate) * jobs.wall), MAX_INTERRUPTIONS)
     cut = np.repeat(np.arange(jobs.start.size), count)
     moments = _moments(cut, jobs, random)
@@ -142,7 +144,7 @@ def draw_attempts(plan: FleetScenario, jobs: Jobs, random: np.random.Generator) 
     start[later] = moments
     number = np.arange(job.size) - np.repeat(first, attempts)
     spot = random.random(cut.size) * (rate + spot_rate)[cut] < spot_rate[cut]
-    category, host = _causes(plan, jobs, cut, spot, random)
+    category, host = _causes(scenario, jobs, cut, spot, random)
     categories = np.full(job.size, "", dtype="<U16")
     hosts = np.full(job.size, -1, dtype=np.int64)
     categories[interrupted], hosts[interrupted] = category, host
@@ -157,15 +159,15 @@ def _moments(cut: Ints, jobs: Jobs, random: np.random.Generator) -> Floats:
     return jobs.start[cut] + share * jobs.wall[cut]
 
 
-def _rates(plan: FleetScenario, jobs: Jobs) -> tuple[Floats, Floats]:
+def _rates(scenario: FleetScenario, jobs: Jobs) -> tuple[Floats, Floats]:
     """Faults and takings-away of each job, per second."""
-    told = distributions()
+    trace = distributions()
     job, nth = _each_host(jobs)
-    bad = np.isin(jobs.host(job, nth), list(plan.lemons))
-    weight = np.bincount(job, np.where(bad, defaults.LEMON, 1.0), jobs.start.size)
-    spot = np.isin(jobs.slice, list(plan.spot))
-    faults = np.asarray(told.faults_per_node_day / DAY * weight, dtype=np.float64)
-    return faults, np.where(spot, told.spot_per_node_hour / 3600 * jobs.hosts, 0.0)
+    is_lemon = np.isin(jobs.host(job, nth), list(scenario.lemons))
+    weight = np.bincount(job, np.where(is_lemon, defaults.LEMON, 1.0), jobs.start.size)
+    spot = np.isin(jobs.slice, list(scenario.spot))
+    faults = np.asarray(trace.faults_per_node_day / DAY * weight, dtype=np.float64)
+    return faults, np.where(spot, trace.spot_per_node_hour / 3600 * jobs.hosts, 0.0)
 
 
 def _each_host(jobs: Jobs) -> tuple[Ints, Ints]:
@@ -176,7 +178,11 @@ def _each_host(jobs: Jobs) -> tuple[Ints, Ints]:
 
 
 def _causes(
-    plan: FleetScenario, jobs: Jobs, cut: Ints, spot: NDArray[np.bool_], random: np.random.Generator
+    scenario: FleetScenario,
+    jobs: Jobs,
+    cut: Ints,
+    spot: NDArray[np.bool_],
+    random: np.random.Generator,
 ) -> tuple[NDArray[np.str_], Ints]:
     """What each interruption was, and on which host; bad hosts take more of them."""
     kinds = distributions().fault_kinds
@@ -189,7 +195,7 @@ def _causes(
         all_hosts = jobs.host(
             np.full(jobs.hosts[cut[row]], cut[row]), np.arange(jobs.hosts[cut[row]])
         )
-        weight = np.where(np.isin(all_hosts, list(plan.lemons)), defaults.LEMON, 1.0)
+        weight = np.where(np.isin(all_hosts, list(scenario.lemons)), defaults.LEMON, 1.0)
         host[row] = random.choice(all_hosts, p=weight / weight.sum())
     host[spot] = -1
     return category, host

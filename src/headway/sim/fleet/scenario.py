@@ -92,7 +92,7 @@ def make_scenario(
     planted = _plant_regressions(random, slices, days, regressions, rollouts, spot)
     hosts = _hosts(jobs, days, scale)
     count = max(high for _, high in hosts.values())
-    lemon = random.choice(count, min(lemons, count), replace=False)
+    lemon_hosts = random.choice(count, min(lemons, count), replace=False)
     return FleetScenario(
         seed=seed,
         jobs=jobs,
@@ -104,24 +104,24 @@ def make_scenario(
         rollouts=rollouts,
         planted=planted,
         hosts=hosts,
-        lemons=frozenset(map(int, lemon)),
+        lemons=frozenset(map(int, lemon_hosts)),
         spot=spot,
     )
 
 
-def _check(**given: int) -> None:
-    least = {"jobs": 1, "days": 1, "scale": 1}
-    for name, value in given.items():
-        if value < least.get(name, 0):
+def _check(**parameters: int) -> None:
+    minimums = {"jobs": 1, "days": 1, "scale": 1}
+    for name, value in parameters.items():
+        if value < minimums.get(name, 0):
             raise UsageError(
-                f"--{name} is {value}, but it must be {least.get(name, 0)} or more",
+                f"--{name} is {value}, but it must be {minimums.get(name, 0)} or more",
                 code="value-out-of-range",
                 option=f"--{name}",
             )
     slices = defaults.TEAMS * defaults.MODELS
-    if given["regressions"] > slices:
+    if parameters["regressions"] > slices:
         raise UsageError(
-            f"--regressions is {given['regressions']}, but there are only {slices} slices",
+            f"--regressions is {parameters['regressions']}, but there are only {slices} slices",
             code="value-out-of-range",
             option="--regressions",
         )
@@ -131,20 +131,20 @@ def _rollouts(
     random: np.random.Generator, slices: int, days: int, spot: frozenset[int]
 ) -> dict[str, list[list[Rollout]]]:
     """New values of fields at moments of their own, which change nothing else."""
-    found: dict[str, list[list[Rollout]]] = {}
+    rollouts: dict[str, list[list[Rollout]]] = {}
     for name, apart in defaults.ROLLOUTS.items():
-        found[name] = []
+        rollouts[name] = []
         for number in range(slices):
             moments = [0.0, *np.sort(random.uniform(0, days, random.poisson(days / apart)))]
-            found[name].append(
+            rollouts[name].append(
                 [Rollout(EPOCH + at * DAY, _value(name, number, i)) for i, at in enumerate(moments)]
             )
     kinds = random.choice(defaults.HOST_TYPES, slices)
-    found["host_type"] = [
+    rollouts["host_type"] = [
         [Rollout(EPOCH, defaults.SPOT_TYPE if number in spot else str(kinds[number]))]
         for number in range(slices)
     ]
-    return found
+    return rollouts
 
 
 def _value(name: str, number: int, i: int) -> str:
@@ -162,7 +162,7 @@ def _plant_regressions(
     spot: frozenset[int],
 ) -> tuple[PlantedRegression, ...]:
     """Regressions in slices of their own, each with a field that gets a new value at its moment."""
-    found = []
+    planted = []
     for number in map(int, random.choice(slices, count, replace=False)):
         at = EPOCH + float(random.uniform(0.25, 0.85)) * days * DAY
         # Where machines are taken away all day, slower starts would cost far more than planned.
@@ -172,13 +172,13 @@ def _plant_regressions(
         name = str(random.choice(FIELDS))
         if name == "host_type" and number in spot:
             name = "image"
-        line = rollouts[name][number]
-        now = [one.value for one in line if one.at <= at][-1]
-        value = _new_value(name, number, now, random)
-        line[:] = [one for one in line if one.at <= at]
-        line.append(Rollout(at, value))
-        found.append(PlantedRegression(number, at, bucket, name, value))
-    return tuple(sorted(found, key=lambda one: one.at))
+        history = rollouts[name][number]
+        current = [rollout.value for rollout in history if rollout.at <= at][-1]
+        value = _new_value(name, number, current, random)
+        history[:] = [rollout for rollout in history if rollout.at <= at]
+        history.append(Rollout(at, value))
+        planted.append(PlantedRegression(number, at, bucket, name, value))
+    return tuple(sorted(planted, key=lambda rollout: rollout.at))
 
 
 def _new_value(name: str, number: int, now: str, random: np.random.Generator) -> str:
@@ -189,10 +189,10 @@ def _new_value(name: str, number: int, now: str, random: np.random.Generator) ->
 
 def _hosts(jobs: int, days: int, scale: int) -> dict[str, tuple[int, int]]:
     """As many hosts as the jobs keep busy, in equal pools by type."""
-    told = distributions()
-    used = told.accelerator_s * scale * jobs
+    trace = distributions()
+    accelerator_s = trace.accelerator_s * scale * jobs
     kinds = (*defaults.HOST_TYPES, defaults.SPOT_TYPE)
-    needed = used / (days * DAY * defaults.GPUS * defaults.BUSY) / len(kinds)
-    widest = int(told.sizes[-1]) * scale // defaults.GPUS
+    needed = accelerator_s / (days * DAY * defaults.GPUS * defaults.BUSY) / len(kinds)
+    widest = int(trace.sizes[-1]) * scale // defaults.GPUS
     pool = max(int(np.ceil(needed)), widest, 4)
     return {kind: (i * pool, (i + 1) * pool) for i, kind in enumerate(kinds)}

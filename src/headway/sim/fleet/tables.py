@@ -27,56 +27,58 @@ JITTER = 0.1  # of a rank's waste, against that of the run
 
 
 def store_tables(
-    plan: FleetScenario, jobs: Jobs, account: Account, random: np.random.Generator
+    scenario: FleetScenario, jobs: Jobs, account: Account, random: np.random.Generator
 ) -> dict[str, pyarrow.Table]:
     """Everything that a store keeps of these jobs."""
-    made = _TableBuilder(plan, jobs, account)
+    builder = _TableBuilder(scenario, jobs, account)
     return {
-        "runs": made.runs(),
-        "attempts": made.attempts(),
-        **made.hours_and_buckets(random),
-        "failures": made.failures(),
-        "checkpoints": made.checkpoints(),
-        "compiles": made.compiles(),
-        "nodes": made.nodes(),
+        "runs": builder.runs_table(),
+        "attempts": builder.attempts_table(),
+        **builder.hours_and_buckets_tables(random),
+        "failures": builder.failures_table(),
+        "checkpoints": builder.checkpoints_table(),
+        "compiles": builder.compiles_table(),
+        "nodes": builder.nodes_table(),
     }
 
 
 class _TableBuilder:
     """The columns that several tables share."""
 
-    def __init__(self, plan: FleetScenario, jobs: Jobs, account: Account) -> None:
+    def __init__(self, scenario: FleetScenario, jobs: Jobs, account: Account) -> None:
         import pyarrow as pa
 
         self.pa = pa
-        self.plan, self.jobs, self.account = plan, jobs, account
-        self.lives = account.lives
-        self.run_ids = pa.array([f"{plan.seed & 0xFFFF:04x}{n:08x}" for n in jobs.number])
+        self.scenario, self.jobs, self.account = scenario, jobs, account
+        self.attempts = account.attempts
+        self.run_ids = pa.array([f"{scenario.seed & 0xFFFF:04x}{n:08x}" for n in jobs.number])
         self.length = account.seconds.sum(axis=1)
         self.effective = account.seconds[:, COLUMN[EFFECTIVE]]
         self.lost = account.seconds[:, COLUMN[LOST]]
-        self.accelerators = jobs.accelerators[self.lives.job]
-        self.hosts = pa.array([host_name(n) for n in range(max(h for _, h in plan.hosts.values()))])
-        last = np.ones(self.lives.job.size, dtype=bool)
-        last[:-1] = self.lives.job[1:] != self.lives.job[:-1]
+        self.accelerators = jobs.accelerators[self.attempts.job]
+        self.hosts = pa.array(
+            [host_name(n) for n in range(max(h for _, h in scenario.hosts.values()))]
+        )
+        last = np.ones(self.attempts.job.size, dtype=bool)
+        last[:-1] = self.attempts.job[1:] != self.attempts.job[:-1]
         self.last = last
         ends = jobs.start + jobs.wall
-        self.running = last & (ends[self.lives.job] > plan.end)
+        self.running = last & (ends[self.attempts.job] > scenario.end)
 
-    def runs(self) -> pyarrow.Table:
-        jobs, lives = self.jobs, self.lives
+    def runs_table(self) -> pyarrow.Table:
+        jobs, attempts = self.jobs, self.attempts
         count = jobs.start.size
-        team, model = zip(*(slice_name(n) for n in range(self.plan.shares.size)), strict=True)
+        team, model = zip(*(slice_name(n) for n in range(self.scenario.shares.size)), strict=True)
         running = self.running[self.last]
         outcome = self._outcomes()[self.last]
         codes = {"completed": 0, "stopped": 143, "failed": 1, "preempted": 143}
         exits = [None if word == "running" else codes[word] for word in outcome]
         seconds = self.account.by_job(count)
-        first = lives.number == 0
+        first = attempts.number == 0
         started = np.where(self._trained(first), self.account.setup[first], np.nan)
         return self._table(
             run_id=self.run_ids,
-            run=self.pa.array([f"sim-{self.plan.seed}-{n}" for n in jobs.number]),
+            run=self.pa.array([f"sim-{self.scenario.seed}-{n}" for n in jobs.number]),
             job=np.array(model)[jobs.slice],
             team=np.array(team)[jobs.slice],
             model=np.array(model)[jobs.slice],
@@ -85,12 +87,12 @@ class _TableBuilder:
             **jobs.fields,
             headway=self.pa.repeat(__version__, count),
             started_at=self._time(jobs.start),
-            ended_at=self._time(np.minimum(jobs.start + jobs.wall, self.plan.end)),
+            ended_at=self._time(np.minimum(jobs.start + jobs.wall, self.scenario.end)),
             running=running,
             outcome=outcome,
             exit_code=self.pa.array(exits, self.pa.int64()),
             accelerators=jobs.accelerators,
-            attempts=np.bincount(lives.job, minlength=count),
+            attempts=np.bincount(attempts.job, minlength=count),
             **self._failures_by_owner(count),
             steps=(seconds[:, COLUMN[EFFECTIVE]] / defaults.STEP_S).astype(np.int64),
             wall_s=seconds.sum(axis=1),
@@ -99,40 +101,44 @@ class _TableBuilder:
         )
 
     def _failures_by_owner(self, count: int) -> dict[str, Any]:
-        owned = {name: OWNERS[name][0] for name in OWNERS}
-        owners = np.array([owned.get(str(name), "") for name in self.lives.category])
+        owner_of = {name: OWNERS[name][0] for name in OWNERS}
+        owners = np.array([owner_of.get(str(name), "") for name in self.attempts.category])
         return {
-            column: np.bincount(self.lives.job, owners == owner, count).astype(np.int64)
+            column: np.bincount(self.attempts.job, owners == owner, count).astype(np.int64)
             for owner, column in FAILURE_COLUMNS.items()
         }
 
-    def attempts(self) -> pyarrow.Table:
-        again = self.lives.number > 0
+    def attempts_table(self) -> pyarrow.Table:
+        is_restart = self.attempts.number > 0
         steps = (self.effective / defaults.STEP_S).astype(np.int64)
-        made = ((self.effective + self.lost) / defaults.STEP_S).astype(np.int64)
+        steps_run = ((self.effective + self.lost) / defaults.STEP_S).astype(np.int64)
         before = np.cumsum(steps) - steps
-        before -= before[np.flatnonzero(self.lives.number == 0)][self.lives.job - self.lives.job[0]]
-        resumed = np.where(again, before.astype(float), np.nan)
+        before -= before[np.flatnonzero(self.attempts.number == 0)][
+            self.attempts.job - self.attempts.job[0]
+        ]
+        resumed = np.where(is_restart, before.astype(float), np.nan)
         return self._table(
             **self._key(),
-            started_at=self._time(self.lives.start),
-            ended_at=self._time(self.lives.end),
+            started_at=self._time(self.attempts.start),
+            ended_at=self._time(self.attempts.end),
             outcome=self._outcomes(),
             accelerators=self.accelerators,
             wall_s=self.length,
             effective_s=self.effective,
             lost_s=self.lost,
-            time_to_recover_s=self._nullable(np.where(again, self.account.setup, np.nan)),
-            first_step=self._whole(np.where(made > 0, before + 1.0, np.nan)),
-            last_step=self._whole(np.where(made > 0, before + made.astype(float), np.nan)),
+            time_to_recover_s=self._nullable(np.where(is_restart, self.account.setup, np.nan)),
+            first_step=self._whole(np.where(steps_run > 0, before + 1.0, np.nan)),
+            last_step=self._whole(
+                np.where(steps_run > 0, before + steps_run.astype(float), np.nan)
+            ),
             resumed_from=self._whole(resumed),
         )
 
-    def hours_and_buckets(self, random: np.random.Generator) -> dict[str, pyarrow.Table]:
-        cut = split_windows(self.account)
-        row, leaf = np.nonzero(cut.seconds > 1e-6)
-        seconds = cut.seconds[row, leaf]
-        attempt, begin = cut.attempt[row], cut.begin[row]
+    def hours_and_buckets_tables(self, random: np.random.Generator) -> dict[str, pyarrow.Table]:
+        windows = split_windows(self.account)
+        row, leaf = np.nonzero(windows.seconds > 1e-6)
+        seconds = windows.seconds[row, leaf]
+        attempt, begin = windows.attempt[row], windows.begin[row]
         hours = self._table(
             **self._key(attempt),
             hour=self._time(begin),
@@ -143,7 +149,7 @@ class _TableBuilder:
         ranks = self.accelerators[attempt]
         each = np.repeat(np.arange(row.size), ranks)
         rank = np.arange(each.size) - np.repeat(np.cumsum(ranks) - ranks, ranks)
-        job = self.lives.job[attempt[each]]
+        job = self.attempts.job[attempt[each]]
         buckets = self._table(
             **self._key(attempt[each]),
             rank=rank,
@@ -164,43 +170,43 @@ class _TableBuilder:
         random: np.random.Generator,
     ) -> Floats:
         """Ranks waste a little more or less than the run; training makes up for it."""
-        found = seconds[each]
+        result = seconds[each]
         new = np.concatenate([[1], np.diff(row) > 0]).cumsum() - 1  # which attempt and hour
         groups = int(new[-1]) + 1 if new.size else 0
         trains = np.bincount(new, leaf == COLUMN[EFFECTIVE], groups) > 0
         width = int(rank.max()) + 1 if rank.size else 1
         place = new[each] * width + rank
         wastes = WASTES[leaf[each]] & trains[new[each]]
-        extra = np.where(wastes, found * random.uniform(-JITTER, JITTER, found.size), 0.0)
+        extra = np.where(wastes, result * random.uniform(-JITTER, JITTER, result.size), 0.0)
         owed = np.bincount(place, extra, groups * width)
         trained = leaf[each] == COLUMN[EFFECTIVE]
-        found += extra
-        found[trained] -= owed[place[trained]]
-        return found
+        result += extra
+        result[trained] -= owed[place[trained]]
+        return result
 
-    def failures(self) -> pyarrow.Table:
-        lives = self.lives
-        rows = np.flatnonzero(lives.category != "")
-        category = lives.category[rows]
-        owned = [OWNERS[str(name)] for name in category]
-        hosted = lives.host[rows] >= 0
-        ended_by = np.append(lives.number[1:] > 0, False)[rows]
+    def failures_table(self) -> pyarrow.Table:
+        attempts = self.attempts
+        rows = np.flatnonzero(attempts.category != "")
+        category = attempts.category[rows]
+        owners = [OWNERS[str(name)] for name in category]
+        has_host = attempts.host[rows] >= 0
+        is_recovered = np.append(attempts.number[1:] > 0, False)[rows]
         recover = np.append(self.account.setup[1:], np.nan)[rows]
-        host = self._words(self.hosts, np.maximum(lives.host[rows], 0))
+        host = self._words(self.hosts, np.maximum(attempts.host[rows], 0))
         return self._table(
             **self._key(rows),
-            at=self._time(lives.end[rows]),
+            at=self._time(attempts.end[rows]),
             category=category,
-            owner=self.pa.array([owner for owner, _ in owned], self.pa.string()),
-            retry=self.pa.array([retry for _, retry in owned], self.pa.string()),
-            host=self.pa.compute.if_else(self.pa.array(hosted), host, None),
+            owner=self.pa.array([owner for owner, _ in owners], self.pa.string()),
+            retry=self.pa.array([retry for _, retry in owners], self.pa.string()),
+            host=self.pa.compute.if_else(self.pa.array(has_host), host, None),
             evidence=self.pa.repeat("simulated", rows.size),
             accelerators=self.accelerators[rows],
             lost_s=self.lost[rows],
-            time_to_recover_s=self._nullable(np.where(ended_by, recover, np.nan)),
+            time_to_recover_s=self._nullable(np.where(is_recovered, recover, np.nan)),
         )
 
-    def checkpoints(self) -> pyarrow.Table:
+    def checkpoints_table(self) -> pyarrow.Table:
         loop = np.maximum(self.length - self.account.setup, 0)
         count = (loop // defaults.SAVE_EVERY_S).astype(np.int64)
         row = np.repeat(np.arange(count.size), count)
@@ -208,38 +214,40 @@ class _TableBuilder:
         into = nth * defaults.SAVE_EVERY_S
         return self._table(
             **self._key(row),
-            at=self._time(self.lives.start[row] + self.account.setup[row] + into),
+            at=self._time(self.attempts.start[row] + self.account.setup[row] + into),
             step=(into / defaults.STEP_S).astype(np.int64),
             level=self.pa.repeat("disk", row.size),
             blocked_s=self.account.seconds[row, BLOCK] / count[row],
             accelerators=self.accelerators[row],
         )
 
-    def compiles(self) -> pyarrow.Table:
-        leaves = ["start.pt2_compile", "recover.pt2_compile"]
-        cold = self.account.seconds[:, [COLUMN[leaf] for leaf in leaves]].sum(axis=1)
-        again = self.account.seconds[:, RECOMPILE]
-        row = np.concatenate([np.flatnonzero(cold > 0), np.flatnonzero(again > 0)])
-        recompile = np.arange(row.size) >= (cold > 0).sum()
+    def compiles_table(self) -> pyarrow.Table:
+        buckets = ["start.pt2_compile", "recover.pt2_compile"]
+        compile_s = self.account.seconds[:, [COLUMN[leaf] for leaf in buckets]].sum(axis=1)
+        recompile_s = self.account.seconds[:, RECOMPILE]
+        row = np.concatenate([np.flatnonzero(compile_s > 0), np.flatnonzero(recompile_s > 0)])
+        recompile = np.arange(row.size) >= (compile_s > 0).sum()
         return self._table(
             **self._key(row),
-            at=self._time(self.lives.start[row]),
+            at=self._time(self.attempts.start[row]),
             place=self.pa.repeat("model.forward", row.size),
-            reason=self.pa.array(["a size changed" if one else None for one in recompile]),
+            reason=self.pa.array(
+                ["a size changed" if is_recompile else None for is_recompile in recompile]
+            ),
             recompile=recompile,
             cached=np.zeros(row.size, dtype=bool),
             ranks=self.accelerators[row],
             times=self.accelerators[row],
-            seconds=np.where(recompile, again[row], cold[row]),
+            seconds=np.where(recompile, recompile_s[row], compile_s[row]),
             accelerators=self.accelerators[row],
         )
 
-    def nodes(self) -> pyarrow.Table:
-        jobs, lives = self.jobs, self.lives
-        hosts = jobs.hosts[lives.job]
+    def nodes_table(self) -> pyarrow.Table:
+        jobs, attempts = self.jobs, self.attempts
+        hosts = jobs.hosts[attempts.job]
         row = np.repeat(np.arange(hosts.size), hosts)
         nth = np.arange(row.size) - np.repeat(np.cumsum(hosts) - hosts, hosts)
-        host = jobs.host(lives.job[row], nth)
+        host = jobs.host(attempts.job[row], nth)
         # A job wider than its pool has more ranks on its last host.
         full = np.minimum(defaults.GPUS, self.accelerators[row] - nth * defaults.GPUS)
         rest = self.accelerators[row] - nth * defaults.GPUS
@@ -247,13 +255,13 @@ class _TableBuilder:
         return self._table(
             **self._key(row),
             host=self._words(self.hosts, host),
-            started_at=self._time(lives.start[row]),
-            ended_at=self._time(lives.end[row]),
+            started_at=self._time(attempts.start[row]),
+            ended_at=self._time(attempts.end[row]),
             accelerators=ranks,
             wall_s=self.length[row],
             accelerator_s=self.length[row] * ranks,
             effective_s=self.effective[row] * ranks,
-            failures=(lives.host[row] == host).astype(np.int64),
+            failures=(attempts.host[row] == host).astype(np.int64),
         )
 
     def _host(self, job: Ints, rank: Ints) -> Ints:
@@ -263,22 +271,22 @@ class _TableBuilder:
         return self.effective[rows] + self.lost[rows] > 0
 
     def _outcomes(self) -> NDArray[np.str_]:
-        found = np.array(OUTCOMES, dtype="<U10")[self.jobs.outcome[self.lives.job]]
-        found[~self.last] = "failed"
-        found[~self.last & (self.lives.category == "preemption")] = "preempted"
-        found[self.running] = "running"
-        return found
+        outcomes = np.array(OUTCOMES, dtype="<U10")[self.jobs.outcome[self.attempts.job]]
+        outcomes[~self.last] = "failed"
+        outcomes[~self.last & (self.attempts.category == "preemption")] = "preempted"
+        outcomes[self.running] = "running"
+        return outcomes
 
     def _key(self, rows: Ints | None = None) -> dict[str, Any]:
-        chosen = slice(None) if rows is None else rows
+        index = slice(None) if rows is None else rows
         return {
-            "run_id": self._words(self.run_ids, self.lives.job[chosen]),
-            "attempt": self.lives.number[chosen],
+            "run_id": self._words(self.run_ids, self.attempts.job[index]),
+            "attempt": self.attempts.number[index],
         }
 
-    def _words(self, words: Any, index: Ints) -> Any:
+    def _words(self, values: Any, index: Ints) -> Any:
         """Repeated words, kept once each."""
-        return self.pa.DictionaryArray.from_arrays(self.pa.array(index.astype(np.int32)), words)
+        return self.pa.DictionaryArray.from_arrays(self.pa.array(index.astype(np.int32)), values)
 
     def _time(self, seconds: Floats) -> Any:
         micros = np.round(seconds * 1e6).astype("datetime64[us]")
