@@ -59,35 +59,36 @@ from headway.checkpoint.writer.client import WriterFailed, job_name, peek, write
 from headway.errors import HeadwayWarning, SaveFailed, UsageError
 from headway.storage import codecs
 
-WRITER_IDLE_S = 600.0  # how long the writer waits for a rank that was killed to come back
-WRITER_IDLE_UNNAMED_JOB_S = 10.0  # the same where nothing says that one may
-SINGLE_BUFFER_REASON = "a kill while the only one is filled would leave none"
-WRITER_ATTEMPTS = 3  # that are tried for one save
-MIN_DURABLE_WAIT_S = 10.0  # for which a save is waited for, at least, after its writer was killed
-FULL_EVERY = 8  # saves; between them tables are saved by the rows that have changed
+WRITER_IDLE_S = 600.0  # how long the writer waits for a killed rank to come back
+WRITER_IDLE_UNNAMED_JOB_S = 10.0  # the same if the job has no name that a restart could share
+SINGLE_BUFFER_REASON = "a rank killed while it fills the only buffer would leave no complete buffer"
+WRITER_ATTEMPTS = 3  # writer processes tried for one save
+MIN_DURABLE_WAIT_S = 10.0  # minimum wait for a durable save after its writer was killed
+FULL_EVERY = 8  # saves; in between, tables are saved by the rows that changed
 
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
 class SaveHandle:
-    """A save that was begun."""
+    """A save that has started."""
 
     step: int
-    blocked_s: float  # that the training waited for it
-    waited_s: float  # of that, for an image to be free
+    blocked_s: float  # time the training was blocked
+    waited_s: float  # of that, waiting for a free buffer
     level: Level = "disk"
-    skipped: bool = False  # a snapshot for which no image was free, or there was no writer
+    # a memory checkpoint without a free buffer, or the writer was not available
+    skipped: bool = False
 
 
 class Checkpointer:
-    """The checkpoints of one training. Every rank has one, and calls the same of it.
+    """The checkpoints of a training job; every rank creates one and calls the same methods on it.
 
-    `state` is what all ranks have together, whole or in shards; `own` what each has for itself.
-    `optimizers`: those that step although they are no part of the state as they are. `trust`:
-    whether objects in the store may run code when they are loaded; None: if nobody but this user
-    can have written them, which is never known of a URL. `store_timeout_s`: a store that has not
-    taken anything for so long is not waited for: saves are skipped, with a warning.
+    `state` is the state that the ranks share, replicated or sharded; `per_rank` is private state of
+    each rank. `optimizers` lists optimizers that step but are not part of `state` themselves.
+    `trust` says whether objects in the store may run code when they are loaded; None allows it only
+    if nobody else can have written them, which is never known for a URL. If the store accepts
+    nothing for `store_timeout_s` seconds, saves are skipped with a warning instead of waiting.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Checkpointer:
     ) -> None:
         if not isinstance(buffers, int) or buffers not in (1, BUFFERS):
             raise UsageError(
-                f"a Checkpointer has one image or two, not {buffers}", code="images-invalid"
+                f"a Checkpointer has one or two buffers, not {buffers}", code="images-invalid"
             )
         if buffers == 1 and memory_interval is not None:
             raise UsageError(
@@ -121,7 +122,7 @@ class Checkpointer:
             )
         if compress not in (None, "zstd"):
             raise UsageError(
-                f"checkpoints are compressed by zstd, or not at all, not by {compress}",
+                f"checkpoints are compressed with 'zstd' or not at all, not with {compress!r}",
                 code="compression-unknown",
             )
         if compress is not None:
@@ -129,11 +130,12 @@ class Checkpointer:
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
         self.full_every, self.compress, self.trust = full_every, compress, trust
-        self.preempted = False  # all ranks were told to stop: time to leave the loop
+        self.preempted = False  # all ranks must stop: leave the loop
         self._coordinator = RankCoordinator(group)
         self.rank, self.world = self._coordinator.rank, self._coordinator.world
         self.tree = StateTree(state, per_rank or {}, self.rank)
-        self._attempt = self._coordinator.gather(uuid.uuid4().hex[:12])[0]  # names the saves of it
+        # names the saves of this attempt
+        self._attempt = self._coordinator.gather(uuid.uuid4().hex[:12])[0]
         self._coordinator.set_name(self._attempt)
         given_intervals: dict[Level, float | Tuner | None]
         given_intervals = {"disk": interval, "memory": memory_interval}
@@ -151,22 +153,26 @@ class Checkpointer:
             buffers=buffers,
             timeout_s=store_timeout_s,
         )
-        self._is_writer_lost = False  # since the last save that is on disk
+        self._is_writer_lost = False  # since the last durable save
         all_optimizers = list(dict.fromkeys([*self.tree.optimizers, *optimizers]))
         self._capture = StateCapture(all_optimizers, buffers, self.tree.modules)
         self._plan: plans.RankSavePlan | None = None
         self._saves = 0
         self._due: tuple[int, Level] | None = None
-        self._since_full = 0  # saves to disk
-        self._parent = ""  # the last of them, on which deltas build
+        self._since_full = 0  # number of saves to disk since the last full one
+        self._parent = ""  # save id of the last save to disk, the parent of a delta
         self._preemption = None if grace_s is None else Preemption(self._coordinator, grace_s)
         self._has_schedule = bool(intervals) or grace_s is not None
 
     def due(self, step: int) -> Level | None:
-        """Whether to save now, and where: asked once a step, on every rank, after the step."""
+        """Return where to save now, or None.
+
+        Call it once per step, on every rank, after the step.
+        """
         if not self._has_schedule:
             raise UsageError(
-                "a Checkpointer without an interval does not know when to save", code="no-interval"
+                "a Checkpointer without an interval cannot tell when a save is due",
+                code="no-interval",
             )
         level = self._schedule.due(step)
         if self._preemption is not None and not self.preempted and self._should_stop(step):
@@ -184,11 +190,11 @@ class Checkpointer:
         extra: Mapping[str, Any] | None = None,
         anchor: bool = False,
     ) -> SaveHandle:
-        """Save the state as it is now: between two steps, on every rank. Returns at once.
+        """Save the state between two steps, on every rank; do not wait for the write.
 
-        `level`: "disk", or "memory" for a snapshot that outlives this process, not the machine;
-        else the one that `due` has said. What could not be written is told by a warning of a later
-        save, and raised by `wait` and `close`: training goes on.
+        `level` is "disk", or "memory" for a checkpoint that survives this process but not the
+        machine; the default is the level that `due` returned. A failed write is reported by a
+        warning of a later save and raised by `wait` and `close`; training continues.
         """
         started = time.monotonic()
         level = self._resolve_level(step, level, anchor)
@@ -198,7 +204,7 @@ class Checkpointer:
             plan = self._plan or self._make_plan(state)
             items = plan.local_items(state)
             wait_started = time.monotonic()
-            if level == "disk":  # a snapshot is left out rather than waited for
+            if level == "disk":  # a memory checkpoint is skipped instead of waited for
                 self._capture.wait()
             waited_s = time.monotonic() - wait_started
             buffers = self._agree_on_buffers(step, level, items)
@@ -228,24 +234,26 @@ class Checkpointer:
         if level not in (None, "memory", "disk") or (anchor and level == "memory"):
             if anchor:
                 raise UsageError(
-                    f"an anchor is saved to disk, not to {level}", code="anchor-not-to-disk"
+                    f"an anchor checkpoint is saved to 'disk', not to {level!r}",
+                    code="anchor-not-to-disk",
                 )
             raise UsageError(
-                f"a save is to memory or to disk, not to {level}", code="level-unknown"
+                f"level must be 'memory' or 'disk', not {level!r}", code="level-unknown"
             )
         if level == "memory" and self._staging.count == 1:
             raise UsageError(
-                f"a snapshot in memory needs buffers={BUFFERS}: {SINGLE_BUFFER_REASON}",
+                f"a memory checkpoint needs buffers={BUFFERS}: {SINGLE_BUFFER_REASON}",
                 code="one-image-for-snapshots",
             )
         due = self._due if self._due is not None and self._due[0] == step else None
         return "disk" if anchor else level or (due[1] if due else "disk")
 
     def _agree_on_buffers(self, step: int, level: Level, items: plans.LocalItems) -> Sequence[int]:
-        """The images that may be filled now; none for a snapshot while all are in use.
+        """Buffers that may be filled now; none for a memory checkpoint while all are in use.
 
-        With two levels all ranks take the same one, once all have the last one whole: so there is
-        always one of all ranks, also if they are killed while they fill the other.
+        With two levels all ranks use the same buffer, once every rank has completed the previous
+        one. Some buffer is then always complete on all ranks, even if they are killed while filling
+        the other.
         """
         status = self._retry_with_new_writer(self._staging.status, items)
         self._warn_failures(status)
@@ -263,7 +271,7 @@ class Checkpointer:
         return [(older, last)[number] for number in decision["images"]]
 
     def _describe_job(self, extra: dict[str, Any], anchor: bool) -> dict[str, Any]:
-        """What the writer is told of a save."""
+        """What the writer needs to know about a save."""
         self._saves += 1
         extra |= {TOTALS: self._schedule.totals()} if self._schedule.levels else {}
         return {
@@ -288,7 +296,7 @@ class Checkpointer:
         job: dict[str, Any],
         buffers: Sequence[int],
     ) -> float:
-        """Fill an image; the seconds that it was waited for."""
+        """Start filling a buffer; return the seconds spent waiting for it."""
         started = time.monotonic()
         buffer = self._staging.free_buffer(buffers)
         waited_s = time.monotonic() - started
@@ -298,14 +306,14 @@ class Checkpointer:
         fields = {"layout": plan.id, "values": values, "job": job, "write": write}
         views = self._staging.views[buffer]
         full = self.full_every <= 1 or not self._since_full or job["anchor"]
-        full = full or self._outcomes.needs_full  # what a delta would build on is not there
+        full = full or self._outcomes.needs_full  # the parent of a delta is missing
         if write:
             self._outcomes.needs_full = False
             self._parent = job["save_id"]
             self._since_full = 1 if full else (self._since_full + 1) % self.full_every
 
         def on_captured(good: bool, changed: list[ChangedRows]) -> None:
-            with contextlib.suppress(WriterFailed):  # the next save finds that out
+            with contextlib.suppress(WriterFailed):  # the next save detects it
                 self._staging.buffer_ready(good, changed, image=buffer, **fields)
             self._outcomes.capture_ended(step, level, time.monotonic() - started, good)
 
@@ -317,17 +325,18 @@ class Checkpointer:
     def _retry_with_new_writer(
         self, call: Callable[[], ResultT], items: plans.LocalItems
     ) -> ResultT:
-        """With another writer, and one more, should they be killed."""
+        """Call it again with a new writer process if the writer was killed."""
         for _ in range(WRITER_ATTEMPTS - 1):
             try:
                 return call()
             except WriterFailed as error:
-                with contextlib.suppress(WriterFailed):  # that one, too: the call finds out
+                # if that one is killed too, the call detects it
+                with contextlib.suppress(WriterFailed):
                     self._restart_writer(error, items)
         return call()
 
     def _restart_writer(self, error: WriterFailed, items: plans.LocalItems) -> None:
-        text = f"{error}; another one is started"
+        text = f"{error}; starting a new writer"
         warnings.warn(HeadwayWarning(text, code="writer-restarted"), stacklevel=4)
         self._capture.invalidate_buffers()
         self._schedule.forget_pending()
@@ -335,18 +344,21 @@ class Checkpointer:
         self._staging.restart_writer(items.tensors)
 
     def _wait_if_writer_lost(self, level: Level) -> None:
-        """If writers are killed again and again, some save has to become durable all the same."""
+        """Ensure that some save becomes durable even if writers are killed again and again."""
         if self._is_writer_lost and level == "disk":
             with contextlib.suppress(WriterFailed, StoreSilent):
                 self._capture.wait()
                 patience_s = (
                     MIN_DURABLE_WAIT_S + 2 * self._outcomes.durable_s
-                )  # another rank may be gone
+                )  # another rank may have ended
                 status = self._staging.wait_idle(time.monotonic() + patience_s)
                 self._is_writer_lost = bool(status["busy"] or status["waiting"])
 
     def replan(self, state: Mapping[str, Any] | None = None) -> plans.RankSavePlan:
-        """Who saves what; again after tensors came or went. Every rank calls it."""
+        """Plan again which rank saves which tensor, after tensors were added or removed.
+
+        Call it on every rank.
+        """
         collected = state or self.tree.collect()
         plan = self._make_plan(collected)
         items = plan.local_items(collected)
@@ -362,11 +374,12 @@ class Checkpointer:
         return plan
 
     def restore(self, *, strict: bool = True) -> RestoredState | None:
-        """The newest state that is whole, put into all parts; None where there is none.
+        """Load the newest valid state into all parts; return None if there is none.
 
-        `strict`: every tensor of the modules and optimizers comes from the checkpoint, and every
-        tensor of the checkpoint has a place, or CheckpointMismatch lists both sides before
-        anything is changed. Without it what fits is restored, and `notes` says what was not.
+        With `strict`, every tensor of the modules and optimizers must come from the checkpoint, and
+        every tensor of the checkpoint must have a place in the state; otherwise CheckpointMismatch
+        lists both sides before anything is changed. Without it, what fits is restored, and `notes`
+        lists what was not.
         """
         started = time.monotonic()
         with sdk.span("checkpoint_load"):
@@ -393,11 +406,11 @@ class Checkpointer:
         metrics: Mapping[str, float] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> SaveHandle:
-        """Save, and keep it until it is released; returns once it is on disk.
+        """Save a checkpoint that is kept until it is released; return once it is on disk.
 
-        What a publish would else be told by its recipe goes with it: `model_ref`, the factory of
-        the model that serves as `module:function`, and what it is called with; inputs on which all
-        has to agree, and what `model` says to them now, if it can be asked on rank 0 alone.
+        It records what a publish recipe would otherwise specify: `model_ref`, the factory of the
+        served model as `module:function`, and its arguments; example inputs, and the outputs of
+        `model` for them, if it can be called on rank 0 alone.
         """
         serving: dict[str, Any] = {"factory": model_ref} if model_ref else {}
         serving |= anchor.json_arguments(model_arguments, self._notify) if model_arguments else {}
@@ -405,7 +418,7 @@ class Checkpointer:
             serving |= anchor.add_golden(
                 self.tree, self._coordinator, example_inputs, model, self._notify
             )
-            self._plan = None  # there is a part more
+            self._plan = None  # the state has an additional part
         extra_fields = {
             **(extra or {}),
             **({anchor.SERVING_INFO: serving} if serving else {}),
@@ -416,7 +429,8 @@ class Checkpointer:
             self.wait()
             if handle.skipped:
                 raise SaveFailed(
-                    f"the anchor of step {step} could not be saved", code="anchor-not-saved"
+                    f"the anchor checkpoint of step {step} could not be saved",
+                    code="anchor-not-saved",
                 )
         finally:
             if example_inputs is not None:
@@ -425,14 +439,14 @@ class Checkpointer:
         return handle
 
     def wait(self) -> None:
-        """Until every save that was begun is on disk; raises if one could not be written."""
+        """Wait until every started save is on disk; raise if one could not be written."""
         self._capture.wait()
         self._raise_failures(self._staging.wait_idle())
 
     def close(self) -> None:
-        """Everything is written; nothing is tracked any more, and the writer ends.
+        """Wait until everything is written, stop tracking, and end the writer.
 
-        After the notice of a preemption it waits no longer than the grace that is left.
+        After a preemption notice it waits no longer than the remaining grace period.
         """
         self._capture.close()
         in_time = True
@@ -454,12 +468,12 @@ class Checkpointer:
             )
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """What became of the saves so far: step, seconds to durable, bytes, or an error."""
+        """Results of the saves so far: step, seconds until durable, bytes, or an error."""
         outcomes: list[dict[str, Any]] = self._staging.status()["outcomes"]
         return outcomes
 
     def _wait_until_idle(self, seconds: float) -> bool:
-        """Whether the writer is done within that time."""
+        """Return whether the writer finishes within that time."""
         try:
             status = self._staging.wait_idle(time.monotonic() + seconds)
         except StoreSilent:
@@ -470,9 +484,9 @@ class Checkpointer:
         assert self._preemption is not None
         try:
             return self._preemption.should_stop(step, self._schedule.step_s, self._save_time_s)
-        except RuntimeError as error:  # the store of the ranks: one of them has left
+        except RuntimeError as error:  # the store of the process group: one rank has ended
             self._notify(
-                f"no notice of a preemption will be heeded any more: {error}",
+                f"preemption notices are ignored from now on: {error}",
                 code="ranks-store-gone",
             )
             self._preemption.close()
@@ -480,7 +494,7 @@ class Checkpointer:
             return False
 
     def _save_time_s(self) -> float:
-        """Until a save of now is durable, by those before; others may be in its way."""
+        """Expected seconds until a save started now is durable, with those in the queue."""
         ahead = len(self._staging.status()["busy"])
         return (1 + ahead) * self._outcomes.durable_s
 
@@ -489,18 +503,22 @@ class Checkpointer:
         left = self._preemption.left_s
         schedule.note_preemption(step=step, saved=self._preemption.in_time, left_s=left)
         if self._preemption.in_time:
-            text = f"told to stop: a last save of step {step}, with {left:.1f} s left for it"
+            text = (
+                f"preemption notice: saving step {step} as the last checkpoint, {left:.1f} s left"
+            )
             schedule.note(text, code="last-save")
             return "disk"
-        duration = f"one takes {self._outcomes.durable_s:.1f} s"
-        reason = f"{duration} and {max(left, 0.0):.1f} s are left"
-        self._notify(f"told to stop: no last save of step {step}, as {reason}", code="no-last-save")
+        duration = f"a save takes {self._outcomes.durable_s:.1f} s"
+        reason = f"{duration} and only {max(left, 0.0):.1f} s are left"
+        self._notify(
+            f"preemption notice: no last checkpoint of step {step}: {reason}", code="no-last-save"
+        )
         return None
 
     def _from_memory(self, on_disk: RestorePoint, strict: bool) -> RestoredState | None:
-        """From what the writers of all ranks still hold, if that is newer than what is on disk."""
+        """Restore what the writers of all ranks hold, if newer than the durable checkpoint."""
         if not job_name():
-            return None  # another start of the same script may want to begin anew
+            return None  # a new start of the same script may not want the old state
         local = held_buffers(self._staging.initial_status, self._staging.descriptors())
         saves = {buffer.save: buffer.step for buffer in local}
         save = newest_common_save(self._coordinator.gather(saves))
@@ -513,7 +531,7 @@ class Checkpointer:
             held += [
                 buffer for buffer in (held_buffers(*other) if other else []) if buffer.save == save
             ]
-        complete = len(held) == held[0].world  # or some are on other machines
+        complete = len(held) == held[0].world  # otherwise some are on other machines
         if not all(self._coordinator.gather(complete)):
             return None
         values, notes = from_memory(self.tree, held, self.group, strict)
@@ -535,9 +553,10 @@ class Checkpointer:
 
 
 def _choose_buffer(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which image all ranks fill, the older (0) or the last one (1), by who writes which.
+    """Choose which buffer all ranks fill, the older (0) or the last one (1).
 
-    The last one only while the older one is being written, as that one is whole then.
+    The last one is chosen only while the older one is being written, which is complete in that
+    case.
     """
     busy = [any(answer["busy"][number] for answer in everyone) for number in range(BUFFERS)]
     free = [number for number in range(BUFFERS) if not busy[number]]

@@ -16,7 +16,10 @@ from headway.errors import UsageError
 
 
 class RankCoordinator:
-    """The ranks of one group; all of them ask the same, in the same order."""
+    """Exchange of small values between the ranks of a group.
+
+    All ranks call the same methods in the same order.
+    """
 
     def __init__(self, group: Any = None) -> None:
         self.rank, self.world = 0, 1
@@ -28,18 +31,18 @@ class RankCoordinator:
         self._count = 0
 
     def set_name(self, name: str) -> None:
-        """Under a name that no other group of ranks has, now or before."""
+        """Set a key prefix that no other group of ranks uses or has used."""
         self._name = f"headway/{name}"
 
     def gather(self, mine: Any) -> list[Any]:
-        """What each rank has, by a collective."""
+        """The value of each rank, by a collective."""
         values = [mine] * self.world
         if self.world > 1:
             dist.all_gather_object(values, mine, group=self._group)
         return values
 
     def from_rank0(self, mine: Any) -> Any:
-        """Rank 0's; the others wait until it has come here."""
+        """The value of rank 0; the other ranks wait until rank 0 has called this."""
         if self.world == 1:
             return mine
         if self._store is None:
@@ -51,7 +54,7 @@ class RankCoordinator:
         return self._read(key)
 
     def decide(self, mine: Any, choose: Callable[[Sequence[Any]], Any]) -> Any:
-        """What rank 0 makes of everybody's; nobody goes on before all have come here."""
+        """Have rank 0 decide from the values of all ranks. All ranks wait for the decision."""
         if self.world == 1 or self._store is None:
             return choose(self.gather(mine))
         key = self._key()
@@ -62,16 +65,16 @@ class RankCoordinator:
             return decision
         self._store.set(f"{key}/{self.rank}", json.dumps(mine))
         decision = self._read(key)
-        self._store.delete_key(f"{key}/{self.rank}")  # rank 0 has read it, as it has answered
+        self._store.delete_key(f"{key}/{self.rank}")  # rank 0 has read it, because it has answered
         return decision
 
     def raise_flag(self) -> None:
-        """Have rank 0 see that this one wants something."""
+        """Set a flag that rank 0 reads with `flag_raised`."""
         if self._store is not None:
             self._store.set(f"{self._name}/flag", "")
 
     def flag_raised(self) -> bool:
-        """Whether any rank has."""
+        """Whether any rank has raised the flag."""
         return self._store is not None and bool(self._store.check([f"{self._name}/flag"]))
 
     def _key(self) -> str:
@@ -79,7 +82,7 @@ class RankCoordinator:
         return f"{self._name}/{self._count}"
 
     def _read(self, key: str) -> Any:
-        """The last who reads it takes it away."""
+        """Read a value; the last rank that reads it deletes it."""
         store: Any = self._store
         value = json.loads(store.get(key))
         if store.add(f"{key}/read", 1) == self.world - 1:
@@ -89,7 +92,7 @@ class RankCoordinator:
 
 
 def _default_store() -> Any:
-    """The one that the ranks have met in, as a connection of its own where torch can do that."""
+    """The store of the default process group, as a separate connection if torch supports that."""
     find = getattr(dist.distributed_c10d, "_get_default_store", None)
     store: Any = find() if find is not None else None
     return store.clone() if hasattr(store, "clone") else store
@@ -103,13 +106,13 @@ def _get_all(store: Any, keys: list[str]) -> list[bytes]:
 
 
 def rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
-    """Rank and world size as given, else of the process group, of torchrun, or of one process."""
+    """Rank and world size as given, or of the process group, of torchrun, or 0 and 1."""
     if (rank is None) != (world is None):
-        raise UsageError("rank and world are given together, or neither", code="rank-without-world")
+        raise UsageError("give both rank and world, or neither", code="rank-without-world")
     if rank is None or world is None:
         if dist.is_available() and dist.is_initialized():
             return dist.get_rank(), dist.get_world_size()
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if not 0 <= rank < world:
-        raise UsageError(f"there is no rank {rank} among {world}", code="rank-out-of-range")
+        raise UsageError(f"rank {rank} is not in a world of {world}", code="rank-out-of-range")
     return rank, world

@@ -26,14 +26,14 @@ from headway.errors import HeadwayError, UsageError
 
 
 class StateChanged(HeadwayError):
-    """The state has other tensors than the plan was made for."""
+    """The state has other tensors than those the plan was made for."""
 
     code = "state-changed"
 
 
 @dataclass
 class LocalItems:
-    """This rank's share of one state: tensors that are live, and values as bytes."""
+    """This rank's share of one state: live tensors, and values as bytes."""
 
     tensors: list[Tensor]
     values: list[bytes]
@@ -50,11 +50,11 @@ class RankSavePlan:
         self.id = hashlib.sha256(signature.encode() + metadata).hexdigest()[:16]
 
     def local_items(self, state: Mapping[str, Any]) -> LocalItems:
-        """What this rank saves of the state as it is now."""
+        """What this rank saves of the current state."""
         planner = _planner(state)
         if _signature(planner.state_dict) != self.signature:
             raise StateChanged(
-                "the state has other tensors than at the first save; "
+                "the tensors of the state differ from those of the first save; "
                 "call replan() on all ranks before the next one"
             )
         tensors: list[Any] = [planner.resolve_data(item) for item in self.tensors]
@@ -65,9 +65,9 @@ class RankSavePlan:
 def make_plan(
     state: Mapping[str, Any], group: Any = None, first_rank_names: Container[str] = ()
 ) -> RankSavePlan:
-    """Every rank of the group calls this with its state.
+    """Make the plan. Every rank of the group calls this with its state.
 
-    `first`: the flat names of tensors that the first rank saves which has them.
+    `first_rank_names` are the flat names of tensors that are saved by the first rank that has them.
     """
     alone = not dist.is_initialized()
     rank, world = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
@@ -79,7 +79,7 @@ def make_plan(
             plan,
             {item.index.fqn for item in plan.items if _is_saved_by_first(item, first_rank_names)},
         )
-    except UsageError as error:  # the others would wait for this one
+    except UsageError as error:  # the other ranks would wait for this one
         result = error
     everyone: list[Any] = [result] * world
     if world > 1:
@@ -89,7 +89,7 @@ def make_plan(
             raise answer
     _check_replicas([plan for plan, _ in everyone])
     plans = _drop_replicas(everyone)
-    # Every rank works out the same from the same plans: nothing has to be sent back.
+    # Every rank computes the same result from the same plans; nothing has to be sent back.
     shares, metadata = planner.create_global_plan(plans)
     mine: SavePlan = planner.finish_plan(shares[rank])
     return RankSavePlan(list(mine.items), pickle.dumps(metadata), _signature(planner.state_dict))
@@ -100,7 +100,7 @@ def _is_saved_by_first(item: WriteItem, first_rank_names: Container[str]) -> boo
 
 
 def _drop_replicas(everyone: Sequence[tuple[SavePlan, set[str]]]) -> list[SavePlan]:
-    """Without what an earlier rank saves as well, of the names that any rank has told."""
+    """Drop what an earlier rank saves as well, for the names that any rank has listed."""
     names = set().union(*(shared for _, shared in everyone))
     taken: set[Any] = set()
     plans = []
@@ -112,7 +112,7 @@ def _drop_replicas(everyone: Sequence[tuple[SavePlan, set[str]]]) -> list[SavePl
 
 
 def _check_replicas(plans: Sequence[SavePlan]) -> None:
-    """A tensor that several ranks have is saved by one of them: it has to be the same one."""
+    """Check that a tensor has the same shape and type on all ranks that have it."""
     known: dict[str, tuple[int, Any]] = {}
     for rank, plan in enumerate(plans):
         for item in plan.items:
@@ -122,7 +122,7 @@ def _check_replicas(plans: Sequence[SavePlan]) -> None:
             if form != expected:
                 raise UsageError(
                     f"{name} has another shape or type on rank {rank} than on rank {first}; "
-                    "a part that each rank has for itself is given as `own`",
+                    "pass state that is private to each rank as `per_rank`",
                     code="ranks-disagree",
                     name=name,
                     ranks=[first, rank],
@@ -130,7 +130,7 @@ def _check_replicas(plans: Sequence[SavePlan]) -> None:
 
 
 def _planner(state: Mapping[str, Any], *, coordinator: bool = True) -> DefaultSavePlanner:
-    """Of a state whose flat names differ, or UsageError says which do not."""
+    """The planner of a state. UsageError if flat names collide or a tensor is not supported."""
     planner = DefaultSavePlanner()
     try:
         planner.set_up_planner(dict(state), is_coordinator=coordinator)

@@ -19,28 +19,33 @@ if TYPE_CHECKING:
     from headway.checkpoint.coordinator import RankCoordinator
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # by a scheduler or torchrun; by Slurm's --signal
-SAME_NOTICE_S = 5.0  # a scheduler and torchrun may both send one: within that time it is one notice
-CHECK_S = 1.0  # between two looks of all ranks
-EXIT_S = 1.0  # of the grace, for what comes after the last save; a tenth of a short one
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # from a scheduler or torchrun; from Slurm's --signal
+# signals within this time are one notice: a scheduler and torchrun may both send one
+SAME_NOTICE_S = 5.0
+CHECK_S = 1.0  # between two checks of all ranks
+# of the grace period, reserved for the exit after the last save; a tenth of a short one
+EXIT_S = 1.0
 
 
 class Notice:
-    """Whether this process was told that it will be ended; a later signal ends it as usual."""
+    """Whether this process was notified of its termination.
+
+    A later signal terminates it as usual.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.at: float | None = None
         self._clock = clock
         self._callbacks: list[Callable[[], object]] = []
-        self._previous: dict[int, Any] = {}  # the handlers that were there
+        self._previous: dict[int, Any] = {}  # the previous signal handlers
         self._listeners = 0
         self._pid = 0
 
     def install(self) -> None:
-        """From now on the signals are a notice."""
+        """Handle the signals as a notice from now on."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
-                "the notice of a preemption can only be heard in the main thread",
+                "preemption notices can only be received in the main thread",
                 code="not-in-main-thread",
             )
         self._listeners += 1
@@ -49,7 +54,7 @@ class Notice:
             self._previous[number] = signal.signal(number, self._on_signal)
 
     def uninstall(self) -> None:
-        """Nobody listens any more: the handlers that were there before are back."""
+        """Restore the previous handlers once every user has uninstalled."""
         self._listeners -= 1
         if self._listeners:
             return
@@ -60,7 +65,7 @@ class Notice:
         self.at = None
 
     def add_callback(self, callback: Callable[[], object]) -> None:
-        """Have it called once the notice comes, in the main thread; now, if it has come."""
+        """Call it once, in the main thread, when the notice arrives or if it has arrived."""
         self.install()
         self._callbacks.append(callback)
         if self.at is not None:
@@ -70,7 +75,7 @@ class Notice:
         now = self._clock()
         again = self.at is not None and now - self.at > SAME_NOTICE_S
         previous = self._previous.get(number)
-        if again or os.getpid() != self._pid:  # or a child, which has inherited this
+        if again or os.getpid() != self._pid:  # or a child process that has inherited the handler
             signal.signal(number, _python_handler(previous))
             os.kill(os.getpid(), number)
             return
@@ -85,13 +90,16 @@ notice = Notice()
 
 
 def ignore_in_worker(worker: int) -> None:
-    """A DataLoader's `worker_init_fn`: its rank ends it, not the signal that its rank gets too."""
+    """A `worker_init_fn` for DataLoader that ignores preemption signals.
+
+    Workers receive the signals of their rank; the rank ends them.
+    """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 class Preemption:
-    """The notice as all ranks of a training heed it."""
+    """The preemption notice, shared by all ranks of a training job."""
 
     def __init__(
         self,
@@ -102,19 +110,20 @@ class Preemption:
     ) -> None:
         if not grace_s > 0:
             raise UsageError(
-                f"grace_s is the seconds from the notice to the end, not {grace_s!r}",
+                "grace_s must be a positive number of seconds from the notice to the "
+                f"end, not {grace_s!r}",
                 code="grace-invalid",
             )
         self._ranks, self._grace_s, self._notice, self._clock = ranks, grace_s, notice, clock
         self._next = 0
         self._flag_set = False
         self._noticed_at: float | None = None
-        self.in_time = True  # rank 0's word: there is time for a last save
+        self.in_time = True  # decided by rank 0: there is time for a last save
         notice.install()
 
     @property
     def left_s(self) -> float:
-        """What is left of the grace, without what it takes to leave."""
+        """The rest of the grace period, without the time reserved for the exit."""
         noticed_at = self._noticed_at if self._noticed_at is not None else self._clock()
         reserve = min(EXIT_S, self._grace_s / 10)
         return self._grace_s - reserve - (self._clock() - noticed_at)
@@ -122,9 +131,10 @@ class Preemption:
     def should_stop(
         self, step: int, step_s: Callable[[], float], save_s: Callable[[], float]
     ) -> bool:
-        """Asked once a step: whether this is the one at which all ranks stop.
+        """Whether all ranks stop at this step. Call it once per step.
 
-        What a step takes, 0 if nobody knows, and a save until it is durable; rank 0's counts.
+        `step_s` is the duration of a step, 0 if unknown; `save_s` the time until a save is durable.
+        The values of rank 0 are used.
         """
         if self._notice.at is not None and not self._flag_set:
             self._flag_set, self._noticed_at = True, self._notice.at
@@ -147,9 +157,9 @@ class Preemption:
         return {"stop": stop, "in_time": not stop or save_s() <= self.left_s, "next": steps}
 
     def close(self) -> None:
-        """The signals are what they were."""
+        """Restore the signal handlers."""
         self._notice.uninstall()
 
 
 def _python_handler(handler: Any) -> Any:
-    return signal.SIG_DFL if handler is None else handler  # None: it was not set by Python
+    return signal.SIG_DFL if handler is None else handler  # None: not set by Python

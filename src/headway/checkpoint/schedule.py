@@ -24,22 +24,22 @@ from headway.probe import ENV_LAUNCH
 
 
 def note_save(**fields: Any) -> None:
-    """What became of a save, what it cost, and how often to save."""
+    """Record the result of a save, its cost, and the recommended interval."""
     _emit("checkpoint", fields)
 
 
 def note_restore(**fields: Any) -> None:
-    """Where the state came from."""
+    """Record where the state was restored from."""
     _emit("restored", fields)
 
 
 def note_preemption(**fields: Any) -> None:
-    """All ranks leave the loop, as they were told to."""
+    """Record that all ranks leave the loop because of a preemption notice."""
     _emit("preempted", fields)
 
 
 def note(text: str, *, code: str) -> None:
-    """Something that a reader of the ledger should know."""
+    """Record a note for readers of the ledger."""
     _emit("note", {"hook": "checkpoint", "code": code, "text": text})
 
 
@@ -53,24 +53,24 @@ def _emit(event: str, fields: dict[str, Any]) -> None:
 
 
 Level = Literal["memory", "disk"]
-LEVELS: tuple[Level, ...] = ("disk", "memory")  # of two that are due the first is taken
-FIRST_STEPS = 10  # until the ranks know how long a step takes
+LEVELS: tuple[Level, ...] = ("disk", "memory")  # if both are due, the first is used
+FIRST_STEPS = 10  # steps before the step time counts as known
 RECENT_STEPS = 50  # steps
-TOTALS = "headway"  # of `extra`: what this run has been through, over all its attempts
+TOTALS = "headway"  # key of `extra`: uptime and failures of this run over all its attempts
 
 
 @dataclass(kw_only=True)
 class PendingCost:
-    """What a save that is under way has cost so far."""
+    """The cost so far of a save that is in progress."""
 
     step: int
     level: Level
     blocked_s: float
-    slower_s: float = 0.0  # the steps meanwhile, all together
+    slower_s: float = 0.0  # total slowdown of the steps since then
 
 
 class SaveSchedule:
-    """The intervals of one training's saves, fixed or tuned."""
+    """The save intervals of one training job, fixed or tuned."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SaveSchedule:
     ) -> None:
         self.levels = tuple(level for level in LEVELS if level in intervals)
         self._fixed = {k: v for k, v in intervals.items() if not isinstance(v, Tuner)}
-        # A fixed interval has a tuner as well, which is asked what would be better.
+        # A fixed interval has a tuner as well, which reports what would be better.
         self._tuners = {
             level: given if isinstance(given, Tuner) else Tuner(first=given)
             for level, given in intervals.items()
@@ -89,14 +89,15 @@ class SaveSchedule:
         self._next: dict[Level, int] = {}
         self._step_count = 0
         self._started = self._last_step_at = clock()
-        self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)  # steps with no save under way
-        self._save_s = 0.0  # of the step that goes on: in a save
-        self._pending: list[PendingCost] = []  # under way
+        # steps without a save in progress
+        self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._save_s = 0.0  # seconds of the current step spent in a save
+        self._pending: list[PendingCost] = []  # saves in progress
         self._uptime_s, self._failures = 0.0, 0  # of earlier attempts
-        self._from_memory = 0  # failures after which training went on from memory
+        self._from_memory = 0  # failures that were recovered from memory
 
     def due(self, step: int) -> Level | None:
-        """Asked once a step, after it."""
+        """Return where to save now, or None. Call it once per step, after the step."""
         now = self._clock()
         seconds, self._last_step_at, self._save_s = (
             now - self._last_step_at - self._save_s,
@@ -113,7 +114,7 @@ class SaveSchedule:
         return min(due, key=LEVELS.index, default=None)
 
     def steps_until_due(self) -> dict[Level, int]:
-        """In how many steps each level is due again, by this rank's measure; rank 0's counts."""
+        """Steps until each level is due again, by this rank; the value of rank 0 is used."""
         typical = median(self._step_times) if self._step_times else 0.0
         return {
             level: max(1, round(self._interval(level) / typical)) if typical > 0 else 1
@@ -121,18 +122,18 @@ class SaveSchedule:
         }
 
     def set_due(self, step: int, steps: Mapping[Level, int], level: Level = "disk") -> None:
-        """All ranks have heard rank 0's word at a save of this level, or before the first one."""
+        """Set when the levels are due: before the first save, or after a save of this level."""
         for name in self.levels:
             if level in (name, "disk"):
                 self._next[name] = step + steps[name]
 
     def save_started(self, step: int, level: Level, blocked_s: float) -> None:
-        """A save was begun."""
+        """Record a save that has started."""
         self._save_s += blocked_s
         self._pending.append(PendingCost(step=step, level=level, blocked_s=blocked_s))
 
     def save_ended(self, outcome: Mapping[str, Any]) -> PendingCost | None:
-        """What became of a save: its step, level, seconds and bytes; None of one not begun here."""
+        """Record the outcome of a save; None if it was not started here."""
         step, level = outcome["step"], outcome["level"]
         cost = next(
             (
@@ -158,25 +159,25 @@ class SaveSchedule:
         return cost
 
     def forget_pending(self) -> None:
-        """Nobody will say what became of the saves that are under way."""
+        """Forget the saves in progress; their outcomes will not be known."""
         self._pending.clear()
 
     def step_s(self) -> float:
-        """What a step usually takes; 0 while that is not known."""
+        """The usual seconds of a step; 0 while unknown."""
         return median(self._step_times) if len(self._step_times) >= FIRST_STEPS else 0.0
 
     @property
     def uptime_s(self) -> float:
-        """Seconds that this run has been up, over all attempts."""
+        """Seconds of uptime of this run, over all attempts."""
         return self._uptime_s + self._clock() - self._started
 
     def advice(self, level: Level = "disk") -> IntervalAdvice | None:
-        """Of the tuner of that level."""
+        """The advice of the tuner of that level."""
         tuner = self._tuners.get(level)
         return None if tuner is None else tuner.advice()
 
     def interval_report(self, level: Level) -> dict[str, float]:
-        """For the journal: what is used, what would lose least, and what each loses."""
+        """For the journal: the current and the recommended interval, and their losses."""
         advice = self.advice(level)
         if advice is None:
             return {}
@@ -197,19 +198,19 @@ class SaveSchedule:
         return report
 
     def totals(self) -> dict[str, Any]:
-        """Uptime and failures over all attempts, for a checkpoint."""
+        """Uptime and failures over all attempts, to be stored in a checkpoint."""
         totals = {"uptime_s": round(self.uptime_s, 3), "failures": self._failures}
         return {**totals, "from_memory": self._from_memory}
 
     def resumed(self, extra: Mapping[str, Any], *, failed: bool, level: Level) -> None:
-        """An earlier attempt had come this far; this one goes on from that level."""
+        """Continue from the totals of an earlier attempt, which was restored from that level."""
         totals = extra.get(TOTALS) or {}
         self._uptime_s = float(totals.get("uptime_s", 0.0))
         self._failures = int(totals.get("failures", 0)) + failed
         self._from_memory = int(totals.get("from_memory", 0)) + (failed and level == "memory")
 
     def _failures_of(self, level: Level) -> int:
-        """Failures that are recovered from this level; of a single one that is all."""
+        """Failures recovered from this level; with a single level, all of them."""
         if len(self.levels) == 1:
             return self._failures
         return self._from_memory if level == "memory" else self._failures - self._from_memory
@@ -234,33 +235,35 @@ def is_restart(env: Mapping[str, str] = os.environ) -> bool:
     return restarted or env.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
-RECENT_SAVES = 16  # saves from which it is known how long one takes
+RECENT_SAVES = 16  # saves from which the duration of a save is known
 
 
 class SaveOutcomes:
-    """Of one rank's saves."""
+    """The results of one rank's saves."""
 
     def __init__(self, schedule: SaveSchedule, rank: int) -> None:
         self._schedule, self._rank = schedule, rank
         self._captures: deque[dict[str, Any]] = (
             deque()
-        )  # what ends with its image: a thread adds it
-        self._capture_s: dict[int, float] = {}  # by step, until the image of a save was whole
+        )  # outcomes known when the capture ends; appended by a thread
+        # by step: seconds until the staging buffer was complete
+        self._capture_s: dict[int, float] = {}
         self._durable_s: deque[float] = deque(maxlen=RECENT_SAVES)
-        self.needs_full = False  # a save to disk has failed since this was set
+        self.needs_full = False  # a save to disk has failed since this was last reset
 
     @property
     def durable_s(self) -> float:
-        """Until a save is on disk: the longest of the last ones."""
+        """Seconds until a save is on disk: the maximum of the recent saves."""
         return max(self._durable_s, default=0.0)
 
     def capture_ended(self, step: int, level: Level, seconds: float, good: bool) -> None:
-        """An image is whole, or void."""
+        """Record that a staging buffer is complete, or invalid."""
         outcome = {"step": step, "level": level, "seconds": seconds}
         if not good:
             error = SaveFailed(
-                f"no checkpoint of step {step}: a table was changed past its optimizer while it "
-                "was copied",
+                f"no checkpoint of step {step}: a table was modified outside its "
+                "optimizer while it "
+                "was being copied",
                 code="image-not-whole",
                 step=step,
             )
@@ -271,7 +274,7 @@ class SaveOutcomes:
             self._capture_s[step] = seconds
 
     def collect(self, written: Iterable[Mapping[str, Any]]) -> list[SaveFailed]:
-        """What the writer tells, and images since the last time; the errors in it."""
+        """Record the outcomes since the last call, and return their errors."""
         outcomes = [self._captures.popleft() for _ in range(len(self._captures))]
         for outcome in written:
             seconds = outcome["seconds"] + self._capture_s.pop(outcome["step"], 0.0)
