@@ -42,22 +42,22 @@ from headway.storage import codecs
 
 @dataclass(frozen=True)
 class RestoredState:
-    """Where training goes on from."""
+    """What training continues from."""
 
     step: int
     source: str  # "memory" or the name of the checkpoint
-    values: dict[str, Any] = field(default_factory=dict)  # the parts that are plain values
+    values: dict[str, Any] = field(default_factory=dict)  # parts that are plain values
     extra: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # why newer ones were passed over
+    notes: tuple[str, ...] = ()  # why newer checkpoints were skipped
 
 
 @dataclass(frozen=True)
 class HeldBuffer:
-    """One image that a writer holds: the layout of what is in it, and its memory."""
+    """A staging buffer held by a writer: the layout of its content, and its memory."""
 
     save: str
     step: int
-    world: int  # that many ranks hold it together
+    world: int  # number of ranks of the save
     layout: dict[str, Any]
     values: list[str]
     extra: dict[str, Any]
@@ -65,7 +65,7 @@ class HeldBuffer:
 
 
 def held_buffers(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[HeldBuffer]:
-    """The whole ones; the descriptors are closed."""
+    """The complete buffers; the descriptors are closed."""
     buffers = []
     for buffer, descriptor in zip(status["images"], descriptors, strict=True):
         layout = status["layouts"].get(buffer.get("layout", ""))
@@ -80,7 +80,7 @@ def held_buffers(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[
 def from_memory(
     tree: StateTree, buffers: Sequence[HeldBuffer], group: Any, strict: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
-    """Of one save by all ranks: the images of every rank of this machine; values, and notes."""
+    """Load the buffers of one save by all ranks of this machine; return values and notes."""
     reader = _MemoryReader(buffers)
     metadata = reader.read_metadata()
     names = tree.value_names(metadata)
@@ -94,7 +94,10 @@ def from_memory(
 def latest_restore_point(
     store: str, group: Any, damaged: Mapping[str, str] | None = None
 ) -> RestorePoint:
-    """The newest good one, as rank 0 sees it; `damaged`: what has shown that it is not."""
+    """The latest valid checkpoint as seen by rank 0.
+
+    `damaged` lists checkpoints that could not be read, by save id.
+    """
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return Store(store).latest_valid(damaged=damaged)
     first = dist.get_rank(group) == 0
@@ -114,10 +117,11 @@ def from_store(
     strict: bool = True,
     trust: bool | None = None,
 ) -> RestoredState | None:
-    """From `found`, the newest; from an older one if it turns out to be damaged, which is said.
+    """Load `found`, by default the latest checkpoint; if it is damaged, warn and load an older one.
 
-    `strict`: an error if the checkpoint and the parts have other tensors, before any is changed.
-    `trust`: whether what is read may run code; None: if this user alone can have written it.
+    With `strict`, raise if the tensors of the checkpoint and the parts differ, before any is
+    changed. `trust` says whether objects may run code when they are loaded; None allows it only if
+    nobody but this user can have written them.
     """
     damaged: dict[str, str] = {}
     point = point or latest_restore_point(store, group)
@@ -128,31 +132,31 @@ def from_store(
             damaged[error.checkpoint.manifest.save_id] = error.why
             point = latest_restore_point(store, group, damaged)
             continue
-        _warn_skipped(store, point, f"{checkpoint.name} is restored")
+        _warn_skipped(store, point, f"restoring {checkpoint.name}")
         notes = (*point.notes, *mismatch_notes)
         return RestoredState(
             checkpoint.step, checkpoint.name, values, checkpoint.manifest.extra, notes
         )
-    if damaged:  # and some of it is in the state by now
+    if damaged:  # the state may be partly overwritten
         reason = "; ".join(point.notes)
         raise CheckpointDamaged(
-            f"no checkpoint of {store} can be restored: {reason}",
+            f"none of the checkpoints in {store} can be restored: {reason}",
             code="no-good-checkpoint",
             notes=point.notes,
         )
-    _warn_skipped(store, point, "nothing is restored")
+    _warn_skipped(store, point, "nothing was restored")
     return None
 
 
 def _warn_skipped(store: str, point: RestorePoint, outcome: str) -> None:
     if point.notes:
         notes = "; ".join(point.notes)
-        text = f"not all checkpoints of {store} are good: {notes}; {outcome}"
+        text = f"some checkpoints in {store} are not valid: {notes}; {outcome}"
         warnings.warn(HeadwayWarning(text, code="checkpoints-passed-over"), stacklevel=4)
 
 
 class _DamagedOnRanks(Exception):
-    """Found on all ranks at once: which checkpoint it is, and why it cannot be used."""
+    """Raised on all ranks: which checkpoint cannot be used, and why."""
 
     def __init__(self, one: Checkpoint, why: str) -> None:
         self.checkpoint, self.why = one, why
@@ -161,7 +165,7 @@ class _DamagedOnRanks(Exception):
 def _load_chain(
     chain: Sequence[Checkpoint], tree: StateTree, group: Any, strict: bool, trust: bool | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
+    """Load a full checkpoint and its deltas: the last saved value of each tensor."""
     if any(
         item.unpacked for checkpoint in chain for f in checkpoint.manifest.files for item in f.items
     ):
@@ -186,13 +190,14 @@ def _load_chain(
         }
         for checkpoint in chain
     ]
-    base_index = {  # the last time that it was saved as a whole; of what other ranks have, too
+    # by tensor: the last link that stores it as a whole; includes tensors of other ranks
+    base_index = {
         name: max(at for at in range(len(chain)) if name not in by_rows[at])
         for name in metadata.state_dict_metadata
     }
     for checkpoint, names in zip(chain, by_rows, strict=True):
         if not names <= base_index.keys():
-            reason = "it has rows of a tensor that it does not name"
+            reason = "it has rows of a tensor that its metadata does not list"
             raise _DamagedOnRanks(checkpoint, with_code(reason, code="rows-not-planned"))
 
     def read(wanted: dict[str, Any]) -> None:
@@ -226,7 +231,7 @@ def _load_chain(
 
 
 def _check_mismatch(local: Mismatch, name: str, strict: bool, group: Any) -> list[str]:
-    """What does not fit, of all ranks: an error on each of them, or notes."""
+    """Combine the mismatches of all ranks: raise on each of them, or return notes."""
     everyone = [local]
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         everyone *= dist.get_world_size(group)
@@ -238,7 +243,7 @@ def _check_mismatch(local: Mismatch, name: str, strict: bool, group: Any) -> lis
 
 
 def _on_all_ranks(checkpoint: Checkpoint, action: Callable[[], Any], group: Any) -> None:
-    """On all ranks; what is damaged for one of them is for all."""
+    """Call it on all ranks; if a checkpoint is damaged for one rank, it is for all."""
     reason = ""
     try:
         action()
@@ -253,7 +258,7 @@ def _on_all_ranks(checkpoint: Checkpoint, action: Callable[[], Any], group: Any)
 
 
 def _classify(checkpoint: Checkpoint, error: CheckpointException) -> BaseException:
-    """A damaged file is passed over; anything else is for the user to see."""
+    """Skip a checkpoint with damaged files; report any other error."""
     errors = [exception for exception, _ in error.failures.values()]
     if all(isinstance(exception, (CheckpointDamaged, OSError)) for exception in errors):
         return _DamagedOnRanks(checkpoint, _failure_reason(errors[0]))
@@ -265,7 +270,7 @@ def _classify(checkpoint: Checkpoint, error: CheckpointException) -> BaseExcepti
 
 
 def _failure_reason(error: BaseException) -> str:
-    """The clause that follows "it is passed over"."""
+    """The clause after "NAME was skipped"."""
     if isinstance(error, FileNotFoundError):
         name = os.path.basename(str(error.filename))
         return with_code(f"{name} is missing", code="file-missing")
@@ -278,7 +283,7 @@ def _failure_reason(error: BaseException) -> str:
 def _read(
     flat: dict[str, Any], reader: StorageReader, group: Any, *, trusted: bool
 ) -> dict[str, Any]:
-    """Read into the tensors of `flat`, and put the values of other names into it."""
+    """Read the tensors of `flat` in place, and add the values of other names to it."""
     single = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -293,26 +298,26 @@ def _read(
         except CheckpointException as error:
             failure, _ = error.failures.get(0 if single else dist.get_rank(group), (None, None))
             if failure is not None and not isinstance(failure, Exception):
-                raise failure from None  # an interrupt, which is no failure of the load
+                raise failure from None  # an interrupt is not a failure of the load
             raise
     return flat
 
 
 class _Planner(DefaultLoadPlanner):
-    """Loads values by the rules of `store.trust`."""
+    """Loads values by the rules of `format.unpickling`."""
 
     def __init__(self, trusted: bool) -> None:
         super().__init__(flatten_state_dict=False)
         self._trusted = trusted
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """CheckpointUntrusted if it needs a class that is not allowed."""
+        """Raise CheckpointUntrusted if the value needs a class that is not allowed."""
         name = read_item.dest_index.fqn
         self.original_state_dict[name] = load_value(value, trusted=self._trusted)
 
 
 class _MemoryReader(StorageReader):
-    """Reads what writers hold, by the names that items have on disk."""
+    """Reads the buffers that writers hold, by the item names on disk."""
 
     def __init__(self, buffers: Sequence[HeldBuffer]) -> None:
         self.tensors = {
@@ -328,30 +333,25 @@ class _MemoryReader(StorageReader):
         self.metadata = load_metadata(base64.b64decode(buffers[0].layout["metadata"]))
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the plan of the save says."""
+        """The metadata of the save plan."""
         return self.metadata
 
-    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to open."""
+    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None: ...
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing to forget."""
+    def reset(self, checkpoint_id: Any = None) -> None: ...
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
         return plans
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """There is none."""
         return True
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy each piece from its image; what goes to a GPU, all together."""
+        """Copy each item from its buffer; items for a GPU are copied together."""
         to_gpu: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for item in plan.items:
             name = dcp.item_name(item.storage_index)
@@ -383,9 +383,9 @@ class _MemoryReader(StorageReader):
 
 
 def newest_common_save(ranks: Sequence[Mapping[str, int]]) -> str:
-    """Of the saves that all ranks have, with their steps; empty if there is none.
+    """The newest save that all ranks hold; empty if there is none. Values are steps.
 
-    Two saves may be of one step, and all ranks have to choose the same one.
+    Several saves may have the same step; all ranks choose the same save.
     """
     common = set.intersection(*map(set, ranks))
     return max(common, key=lambda save: (ranks[0][save], save), default="")

@@ -25,44 +25,43 @@ from headway.checkpoint.plan import RankSavePlan
 from headway.checkpoint.writer.client import WriterClient, WriterFailed, WriterTaken
 from headway.errors import SaveFailed
 
-PAGE_ALIGNED_MIN_BYTES = 1 << 20  # bytes: from there on a tensor begins at a page
+PAGE_ALIGNED_MIN_BYTES = 1 << 20  # bytes; larger tensors are page-aligned
 PAGE, LINE = 4096, 64
-STAT_BLOCK_BYTES = 512  # bytes, as st_blocks counts
-MADV_POPULATE_WRITE = 23  # since Linux 5.14; what is in the pages stays
-POPULATE_BYTES = 64 << 20  # bytes that are populated by one call
+STAT_BLOCK_BYTES = 512  # unit of st_blocks
+MADV_POPULATE_WRITE = 23  # since Linux 5.14; keeps the content of the pages
+POPULATE_BYTES = 64 << 20  # bytes populated by one call
 
 
 class MappedBuffer:
-    """One image's bytes, and tensors in them."""
+    """The memory of a staging buffer, and tensors in it."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self._map = mmap.mmap(descriptor, size)
-        self._allocated = (
-            os.fstat(descriptor).st_blocks * STAT_BLOCK_BYTES
-        )  # bytes that there is memory for
+        self._allocated = os.fstat(descriptor).st_blocks * STAT_BLOCK_BYTES  # allocated bytes
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that there was memory for when it was mapped."""
+        """Bytes that were allocated when it was mapped."""
         return self._allocated
 
     @property
     def address(self) -> int:
-        """Where it begins in this process."""
+        """Its address in this process."""
         return self._bytes.data_ptr()
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """The one at that place; nothing is copied."""
+        """A tensor at that offset, without a copy."""
         nbytes = math.prod(shape) * dtype.itemsize
         return self._bytes[offset : offset + nbytes].view(dtype).view(list(shape))
 
     def populate(self, size: int) -> None:
-        """Have that much of it, so that the first copy is as fast as the others; lets others run.
+        """Allocate that much of it, so that the first copy is as fast as later ones.
 
-        Those that an earlier process has filled only have to be found again. The copies do that
-        faster, while this would hold up all who ask for memory, as a CUDA driver does.
+        This releases the GIL. Pages that an earlier process has filled only have to be mapped
+        again; the copies do that faster, while this would block all memory allocations, including
+        those of a CUDA driver.
         """
         if self._allocated >= size:
             return
@@ -71,11 +70,11 @@ class MappedBuffer:
             address = ctypes.c_void_p(self.address + offset)
             length = ctypes.c_size_t(min(POPULATE_BYTES, size - offset))
             if madvise(address, length, MADV_POPULATE_WRITE):
-                return  # an older kernel: the first copy does it
+                return  # older kernel: the first copy allocates the pages
 
 
 def lay_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
-    """Where each tensor goes, and the size of it all."""
+    """The offset of each tensor, and the total size."""
     offsets, end = [], 0
     for tensor in tensors:
         nbytes = tensor.numel() * tensor.dtype.itemsize
@@ -87,22 +86,22 @@ def lay_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
 
 
 BUFFERS = 2  # one is written while the other is filled
-STORE_TIMEOUT_S = 300.0  # without a sign of life of the store
+STORE_TIMEOUT_S = 300.0  # without any answer of the store
 POLL_S = 0.002
 SPARE_BYTES = (
     1 << 20
-)  # bytes of an image, or a share of them, that are left for what an anchor has more
+)  # spare bytes of a buffer, or a share of its size, for the additional tensors of an anchor
 SPARE_SHARE = 64
 
 
 class StoreSilent(SaveFailed):
-    """The store has not taken or answered anything for too long."""
+    """The store has not accepted or answered anything for too long."""
 
     code = "store-silent"
 
 
 class StagingBuffers:
-    """Room for this rank's share of a state, twice if it is not said otherwise."""
+    """The staging buffers of this rank's share of a state, two by default."""
 
     def __init__(
         self,
@@ -115,22 +114,22 @@ class StagingBuffers:
     ) -> None:
         self.name, self.writer_idle_s, self.count = name, writer_idle_s, buffers
         self._timeout_s = timeout_s
-        self._commits = commits  # the writer of rank 0 makes checkpoints of what all have written
-        self.views: list[list[Tensor]] = []  # of each image
+        self._commits = commits  # the writer of rank 0 commits what all ranks have written
+        self.views: list[list[Tensor]] = []  # by buffer
         self._plan: RankSavePlan | None = None
-        self._lock = threading.Lock()  # two threads talk
-        self.last = buffers - 1  # the image that was filled last
-        self._size = 0  # of an image
+        self._lock = threading.Lock()  # two threads use the connection
+        self.last = buffers - 1  # the buffer filled last
+        self._size = 0  # of a buffer
         self._buffers: list[MappedBuffer] = []
         self._client = self._connect()
         self.initial_status = self._client.hello
         numbers = [outcome["number"] for outcome in self.initial_status["outcomes"]]
-        self._last_outcome = max(numbers, default=-1)  # the last outcome that is no news
+        self._last_outcome = max(numbers, default=-1)  # number of the last reported outcome
 
     def _connect(self) -> WriterClient:
         try:
             client = WriterClient(self.name, self.writer_idle_s)
-        except WriterTaken:  # another job with the same store
+        except WriterTaken:  # another job uses the same store
             client = WriterClient(f"{self.name}-{os.getpid()}", self.writer_idle_s)
         if self._commits:
             try:
@@ -141,16 +140,16 @@ class StagingBuffers:
         return client
 
     def descriptors(self) -> list[int]:
-        """Of the images that were there when this process came; the caller closes them."""
+        """Descriptors of the buffers found at connection; the caller closes them."""
         return self._client.descriptors()
 
     def reserve(self, plan: RankSavePlan, tensors: Sequence[Tensor]) -> None:
-        """Memory for what the plan says, and a note of what lies where."""
+        """Allocate buffers for a plan, and tell the writer their layout."""
         self._plan = plan
         offsets, needed = lay_out(tensors)
         if (
             not needed <= self._size <= 2 * needed + SPARE_BYTES
-        ):  # else the memory that is there serves
+        ):  # otherwise the existing buffers are used
             size = needed + max(SPARE_BYTES, needed // SPARE_SHARE)
             self._buffers = self._reserve(size, needed)
             self._size = size
@@ -161,7 +160,7 @@ class StagingBuffers:
         self.send("layout", id=plan.id, layout=_describe_layout(plan, tensors, offsets))
 
     def forget_plan(self) -> None:
-        """Another one will be reserved for."""
+        """Forget the plan; another one will be reserved."""
         self.views, self._plan = [], None
 
     def _reserve(self, size: int, needed: int) -> list[MappedBuffer]:
@@ -176,31 +175,31 @@ class StagingBuffers:
         return buffers
 
     def _check_memory(self, size: int) -> None:
-        """Raise if the images do not fit: the kernel would end the training instead."""
+        """Raise if the buffers do not fit: the kernel would kill the training instead."""
         allocated = sum(memory.nbytes for memory in self._buffers) or self._client.nbytes()
         available = available_memory() + allocated
         if self.count * size > available:
-            count = "an image" if self.count == 1 else f"{self.count} images"
+            count = "a staging buffer" if self.count == 1 else f"{self.count} staging buffers"
             raise SaveFailed(
                 f"{count} of {size >> 20} MB need more than the {available >> 20} MB of memory "
-                "that are left; Checkpointer(..., buffers=1) needs half as much as with two",
+                "that is available; Checkpointer(..., buffers=1) needs half as much",
                 code="no-memory-for-images",
                 needed=self.count * size,
                 available=available,
             )
 
     def restart_writer(self, tensors: Sequence[Tensor]) -> None:
-        """The writer was killed: another one, with empty images."""
+        """Replace a killed writer; the new one has empty buffers."""
         with self._lock:
             self._client.close()
             self._client = self._connect()
             self._last_outcome = -1
-            self._size = 0  # what is there is nobody's
+            self._size = 0  # the existing buffers belong to no writer
         if self._plan is not None:
             self.reserve(self._plan, tensors)
 
     def free_buffer(self, among: Sequence[int]) -> int:
-        """One that is not being written, the older one first; waits for it."""
+        """Wait for a buffer that is not being written, preferably the older one."""
         while True:
             status = self.status()
             free = [buffer for buffer in among if buffer not in status["busy"]]
@@ -211,7 +210,7 @@ class StagingBuffers:
             time.sleep(POLL_S)
 
     def wait_idle(self, until: float | None = None) -> dict[str, Any]:
-        """The status once the writer has done everything, or at that time."""
+        """The status once the writer has finished everything, or at that time."""
         while True:
             status = self.status()
             if not status["busy"] and not status["waiting"]:
@@ -222,27 +221,27 @@ class StagingBuffers:
             time.sleep(POLL_S)
 
     def check_store(self, status: Mapping[str, Any]) -> None:
-        """Raise StoreSilent if nobody should wait for the store any longer."""
+        """Raise StoreSilent if the store has not answered for too long."""
         seconds = status["stalled_s"]
         if seconds > self._timeout_s:
             raise StoreSilent(
-                f"the store has not taken or answered anything for {seconds:.0f} s",
+                f"the store has not accepted or answered anything for {seconds:.0f} s",
                 seconds=seconds,
             )
 
     def protect(self, save: str) -> None:
-        """The image of that save, found when this process came, is the last to be filled again."""
+        """Fill the buffer of that save last."""
         saves = [image.get("save") for image in self.initial_status["images"]]
         self.last = saves.index(save) % self.count
 
     def send(self, op: str, *descriptors: int, **message: Any) -> None:
-        """Something that needs no answer."""
+        """Send a message that needs no answer."""
         with self._lock:
             self._client.send(op, *descriptors, **message)
 
     def buffer_ready(self, good: bool, changed: Sequence[ChangedRows], **fields: Any) -> None:
-        """An image is there; of some tables it is told which rows differ from the last one."""
-        tables, at = [], 8  # memory of no bytes cannot be mapped
+        """Report a filled buffer, with the rows of some tables that differ from the last one."""
+        tables, at = [], 8  # empty memory cannot be mapped
         for rows in changed:
             count = len(self.views[0][rows.tensors[0]])
             id_count = rows.ids.numel()
@@ -257,24 +256,24 @@ class StagingBuffers:
             self.send("whole", ids, good=good, changed=tables, **fields)
 
     def status(self) -> dict[str, Any]:
-        """What the writer is at."""
+        """The status of the writer."""
         with self._lock:
             return self._client.status()
 
     def new_outcomes(self, status: dict[str, Any]) -> list[dict[str, Any]]:
-        """Those that nobody has heard of yet."""
+        """Outcomes that have not been reported yet."""
         new = [outcome for outcome in status["outcomes"] if outcome["number"] > self._last_outcome]
         if new:
             self._last_outcome = new[-1]["number"]
         return new
 
     def disconnect(self) -> None:
-        """The writer goes on alone: it ends when everything is written and nobody comes back."""
+        """Leave the writer running: it ends once everything is written and no rank connects."""
         with self._lock:
             self._client.close()
 
     def end(self) -> dict[str, Any]:
-        """Once everything is written, the writer goes, and takes the images with it."""
+        """Wait until everything is written, and end the writer with its buffers."""
         self.views, self._buffers = [], []
         with self._lock:
             status = self._client.end()
@@ -285,7 +284,7 @@ class StagingBuffers:
 def _describe_layout(
     plan: RankSavePlan, tensors: Sequence[Tensor], offsets: Sequence[int]
 ) -> dict[str, Any]:
-    """What the writer needs to write the images without this process."""
+    """What the writer needs in order to write the buffers without this process."""
     return {
         "tensors": [
             [
@@ -302,11 +301,9 @@ def _describe_layout(
 
 
 def _populate(buffers: Sequence[MappedBuffer], size: int) -> None:
-    """What the first copies into new memory would wait for."""
     for buffer in buffers:
         buffer.populate(size)
 
 
 def to_base64(content: bytes) -> str:
-    """For a message."""
     return base64.b64encode(content).decode()

@@ -21,11 +21,11 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from headway.errors import UsageError
 
-SKELETON = "headway"  # among the parts
+SKELETON = "headway"  # the name of the part with the skeleton
 
 
-GOLDEN_PART = "golden"  # a part that anchors have besides those of the training
-PER_RANK_NAME = re.compile(r"(.+)@(\d+)", re.DOTALL)  # the part that a rank has for itself
+GOLDEN_PART = "golden"  # an additional part of anchor checkpoints
+PER_RANK_NAME = re.compile(r"(.+)@(\d+)", re.DOTALL)  # the name of a part that is private to a rank
 
 INTEGERS = frozenset(
     getattr(torch, name)
@@ -37,25 +37,25 @@ Path = tuple[str | int, ...]
 
 
 class Name(str):
-    """In the place of something that is saved: what it is called."""
+    """A placeholder for a saved value: its name."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The form of a state without what is in it, or one that is small and saved as it is."""
+    """The structure of a state without its values, or a small value that is pickled as it is."""
 
     bare: Any
 
 
 def flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
-    """By its flat names, and the path of each; UsageError if two things have the same one."""
+    """The state by its flat names, and the path of each. UsageError if two names collide."""
     try:
         flat, paths = flatten_state_dict(dict(state))
     except ValueError as error:
         raise UsageError(
-            f"two things in the state have the same name: {error}", code="names-collide"
+            f"two entries of the state have the same flat name: {error}", code="names-collide"
         ) from None
     return flat, paths
 
@@ -65,38 +65,35 @@ def item_path(metadata: Metadata, key: str) -> Path:
 
 
 def is_per_rank(key: str, metadata: Metadata) -> bool:
-    """Whether it is what one rank has for itself: no other part has an @ in its name."""
+    """Whether it is private state of one rank: only such names contain an @."""
     if isinstance(metadata.state_dict_metadata[key], TensorStorageMetadata):
         return False
     return len(item_path(metadata, key)) == 1 and PER_RANK_NAME.fullmatch(key) is not None
 
 
-# -- tensors --------------------------------------------------------------------------------
-
-
 def unsupported_reason(value: Any) -> str:
-    """Why the bytes of a tensor are not all that it is, or not there; empty if they are."""
+    """Why the bytes of a tensor are incomplete or not accessible; empty if they are not."""
     if not isinstance(value, Tensor) or isinstance(value, ShardedTensor):
         return ""
     tensor: Any = getattr(value, "_local_tensor", value)
     if type(tensor).__name__ == "AsyncCollectiveTensor":
         tensor = tensor.elem
     if nn.parameter.is_lazy(tensor):
-        return "it has no shape yet, as its module is lazy"
+        return "it has no shape yet because its module is lazy"
     if tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided:
         what = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else ""
         return f"it is {what}" if what else f"its layout is {tensor.layout}"
     if tensor.is_meta:
-        return "it is on the meta device, without data"
+        return "it is on the meta device and has no data"
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex or dtype in INTEGERS):
         return f"its type is {dtype}"
     readable = tensor.device.type not in ("cpu", "cuda") or tensor.data_ptr() or not tensor.numel()
-    return "" if readable else f"its class {type(tensor).__qualname__} has the data elsewhere"
+    return "" if readable else f"its class {type(tensor).__qualname__} stores the data elsewhere"
 
 
 def unreadable_reason(tensor: Tensor) -> str:
-    """Why nothing can be read into it in place; empty if it can."""
+    """Why a tensor cannot be read in place; empty if it can."""
     if reason := unsupported_reason(tensor):
         return reason
     plain = type(tensor) in (Tensor, nn.Parameter)
@@ -104,11 +101,8 @@ def unreadable_reason(tensor: Tensor) -> str:
     return "several of its elements share memory, as after expand(); clone it" if overlaps else ""
 
 
-# -- structures -----------------------------------------------------------------------------
-
-
 def pickle_if_needed(value: Any) -> Any:
-    """A value of which the flat names tell the form, or else one that is pickled as a whole."""
+    """A value whose structure the flat names preserve, or one that is pickled as a whole."""
     plain = (
         isinstance(value, Mapping)
         and not isinstance(value, OrderedDict)
@@ -120,7 +114,10 @@ def pickle_if_needed(value: Any) -> Any:
 
 
 def _survives_flattening(value: Any) -> bool:
-    """Whether DCP makes the same of it again: it drops what is empty, and numbers become text."""
+    """Whether DCP restores the same structure.
+
+    DCP drops empty containers, and turns number keys into text.
+    """
     if _is_custom_container(value) or type(value) is OrderedDict:
         return False
     if isinstance(value, Mapping):
@@ -131,12 +128,12 @@ def _survives_flattening(value: Any) -> bool:
 
 
 def _is_custom_container(value: Any) -> bool:
-    """Whether it is a dictionary or a list of another class, such as a Counter."""
+    """Whether it is a subclass of dict or list, such as Counter."""
     return isinstance(value, (dict, list)) and type(value) not in (dict, OrderedDict, list)
 
 
 def pickle_custom_containers(value: Any) -> Any:
-    """With what is odd pickled as a whole: DCP would make a plain one of it."""
+    """The value with custom containers pickled as a whole; DCP would restore plain ones."""
     if _is_custom_container(value):
         return Skeleton(value)
     if isinstance(value, dict):
@@ -172,7 +169,7 @@ def structure(value: Any, path: Path, paths: Mapping[str, Path]) -> Any:
 
 
 def fill_structure(bare: Any, flat: dict[str, Any]) -> Any:
-    """With what is there of it, which is taken out."""
+    """The structure with the values of `flat`, which are removed from it."""
     if isinstance(bare, Name):
         return unpack_skeletons(flat.pop(bare, None))
     if isinstance(bare, dict):

@@ -56,31 +56,33 @@ from headway.checkpoint.state import (
 )
 from headway.errors import UsageError
 
-REPLICATED_MAX_BYTES = 1 << 20  # bytes: one rank may save it for all
+REPLICATED_MAX_BYTES = 1 << 20  # bytes; smaller tensors may be saved by one rank for all
 
 
-EXTRA_STATE = "_extra_state"  # at the end of its key in the state of a module
+EXTRA_STATE = "_extra_state"  # the last component of its key in the state of a module
 
 
 @dataclass
 class Targets:
-    """What the tensors of a checkpoint are read into, by their names there."""
+    """What the tensors of a checkpoint are read into, by their names in the checkpoint."""
 
     flat: dict[str, Any] = field(default_factory=dict)
-    live: dict[str, str] = field(default_factory=dict)  # the training's own memory, and its name
-    names: dict[str, dict[str, str]] = field(default_factory=dict)  # by part: saved key, live key
-    numbered: set[str] = field(default_factory=set)  # optimizers that were saved by numbers
+    # tensors read into live memory, by their live names
+    live: dict[str, str] = field(default_factory=dict)
+    # by part: live key of each saved key
+    names: dict[str, dict[str, str]] = field(default_factory=dict)
+    numbered: set[str] = field(default_factory=set)  # optimizers saved with numbered parameters
     mismatch: Mismatch = field(default_factory=Mismatch)
 
 
 class StateTree:
-    """The parts of one training's state."""
+    """The parts of a training job's state."""
 
     def __init__(self, parts: Mapping[str, Any], per_rank: Mapping[str, Any], rank: int) -> None:
         reserved = [name for name in (*parts, *per_rank) if name == SKELETON or "@" in name]
         if reserved:
             raise UsageError(
-                f"a part of the state cannot be called {reserved[0]!r}",
+                f"{reserved[0]!r} is reserved and cannot be the name of a part of the state",
                 code="part-name-reserved",
                 name=reserved[0],
             )
@@ -90,25 +92,23 @@ class StateTree:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those among the parts."""
         return [part for part in self.parts.values() if isinstance(part, Optimizer)]
 
     @property
     def modules(self) -> list[nn.Module]:
-        """Those among the parts."""
         return [part for part in self.parts.values() if isinstance(part, nn.Module)]
 
     @property
     def model(self) -> nn.Module | None:
-        """The module among the parts: that called `model`, or the only one."""
+        """The module named `model`, or the only module."""
         modules = {n: part for n, part in self.parts.items() if isinstance(part, nn.Module)}
         return modules.get("model", next(iter(modules.values())) if len(modules) == 1 else None)
 
     def collect(self) -> dict[str, Any]:
-        """All of it now; tensors are the live ones."""
+        """The whole state as it is now, with live tensors."""
         names = self._parameter_names()
         state: dict[str, Any] = {}
-        with_structure: dict[str, Any] = {}  # of which a skeleton is needed
+        with_structure: dict[str, Any] = {}  # parts that need a skeleton
         for name, part in self.parts.items():
             collected, keys = _collect_part(part), parameter_names(part, names)
             if isinstance(part, nn.Module):
@@ -122,9 +122,9 @@ class StateTree:
         return {**state, **per_rank, SKELETON: Skeleton(structure(with_structure, (), paths))}
 
     def first_rank_names(self, state: Mapping[str, Any]) -> set[str]:
-        """Of a state of `collect`, the names of tensors in which ranks may differ.
+        """Names of tensors in which ranks may differ, in a state of `collect`.
 
-        They are buffers, and small tensors of parts that are no modules and no optimizers.
+        These are buffers, and small tensors of parts that are neither modules nor optimizers.
         """
         flat, paths = flatten(state)
         names = set()
@@ -141,7 +141,7 @@ class StateTree:
         return names
 
     def value_names(self, metadata: Metadata) -> list[str]:
-        """What of a checkpoint is no tensor, but for what other ranks have for themselves."""
+        """Names of a checkpoint that are not tensors, without the private state of other ranks."""
         return [
             key
             for key, item in metadata.state_dict_metadata.items()
@@ -152,14 +152,14 @@ class StateTree:
     def match(self, metadata: Metadata, values: Mapping[str, Any]) -> Targets:
         """Where each tensor of a checkpoint goes, and what does not fit; nothing is changed.
 
-        `values`: what it has of `value_names`.
+        `values` are the values of `value_names`.
         """
         return _StateMatch(self, metadata, values).targets
 
     def load(
         self, targets: Targets, values: Mapping[str, Any], metadata: Metadata
     ) -> dict[str, Any]:
-        """Every part gets what was saved of it; returns the parts that are plain values."""
+        """Load every part; return the parts that are plain values."""
         flat = {**values, **targets.flat}
         plain_values: dict[str, Any] = {}
         for name, part in self.per_rank.items():
@@ -174,7 +174,7 @@ class StateTree:
                 live = live_keys(part, names)
                 load_optimizer(part, live, unpack_skeletons(saved), targets.names[name])
             elif name in targets.numbered and not targets.names[name]:
-                continue  # it does not fit
+                continue  # the group sizes differ
             elif part is not None and hasattr(part, "load_state_dict"):
                 saved = (
                     by_number(saved) if name in targets.numbered else only_local_state(part, saved)
@@ -188,7 +188,7 @@ class StateTree:
     def _load_module(
         self, name: str, part: nn.Module, saved: Mapping[str, Any], targets: Targets
     ) -> None:
-        """What was not read into its memory: values, and tensors that its state only copies."""
+        """Load values, and tensors that its state copies, which were not read into live memory."""
         pairs, addresses = targets.names.get(name, {}), _storage_addresses(part)
         values = {}
         for key, value in saved.items():
@@ -199,7 +199,7 @@ class StateTree:
             part.load_state_dict(values, strict=False)
 
     def _parameter_names(self) -> dict[int, str]:
-        """What the parameters of all modules are called, by their identity."""
+        """Names of the parameters of all modules, by the id of the parameter."""
         names: dict[int, str] = {}
         for name, part in self.parts.items():
             if isinstance(part, nn.Module):
@@ -207,7 +207,7 @@ class StateTree:
                     names.setdefault(id(parameter), f"{name}.{key}")
             elif isinstance(part, Tensor):
                 names.setdefault(id(part), name)
-        for name, part in self.per_rank.items():  # which has the rank in it
+        for name, part in self.per_rank.items():  # these names include the rank
             if isinstance(part, nn.Module):
                 for key, parameter in part.named_parameters():
                     names.setdefault(id(parameter), f"{name}.{key}")
@@ -215,7 +215,7 @@ class StateTree:
 
 
 class _StateMatch:
-    """Of one checkpoint with the live state."""
+    """A checkpoint matched with the live state."""
 
     def __init__(self, tree: StateTree, metadata: Metadata, values: Mapping[str, Any]) -> None:
         self._tree, self._metadata, self._values = tree, metadata, values
@@ -256,7 +256,7 @@ class _StateMatch:
 
     def _match_module(self, name: str, paths: Sequence[Path], live: Mapping[str, Any]) -> None:
         keys = dict.fromkeys(str(path[1]) for path in paths if len(path) > 1)
-        in_skeleton = self._structure.get(name)  # of older versions
+        in_skeleton = self._structure.get(name)  # written by older versions
         keys |= dict.fromkeys(in_skeleton if isinstance(in_skeleton, Mapping) else ())
         self._pair(name, keys, live, name)
 
@@ -294,7 +294,7 @@ class _StateMatch:
     def _compare_groups(
         self, name: str, part: Optimizer, live: Sequence[str], lists: Mapping[Any, Sequence[str]]
     ) -> None:
-        """A group has one setting: its parameters must not come from groups with several."""
+        """Report a live group whose parameters come from groups with different settings."""
         pairs = self.targets.names[name]
         group_of = {pairs.get(key): group for group, keys in lists.items() for key in keys}
         settings: dict[Any, list[str]] = {}
@@ -307,8 +307,8 @@ class _StateMatch:
             saved = {group_of.get(next(names)) for _ in group["params"]} - {None}
             if len({tuple(sorted(settings.get(group_key, ()))) for group_key in saved}) > 1:
                 self._mismatch.different.append(
-                    f"{name} (group {number} has parameters of {len(saved)} groups in the "
-                    "checkpoint, with other settings)"
+                    f"{name} (group {number} has parameters of {len(saved)} groups of the "
+                    "checkpoint, which have different settings)"
                 )
 
     def _pair(
@@ -332,20 +332,18 @@ class _StateMatch:
     def _per_rank_match(self, key: str) -> re.Match[str] | None:
         return PER_RANK_NAME.fullmatch(key) if is_per_rank(key, self._metadata) else None
 
-    # -- where a tensor goes --
-
     def _match_tensor(self, key: str, item: TensorStorageMetadata) -> None:
         path = self._paths[key]
         name = str(path[0])
         part = self._tree.parts.get(name)
         live_key = self._live_key(path)
-        if live_key is None:  # that it has no place was noted with its name
+        if live_key is None:  # its missing place was reported by name
             if name in self.targets.numbered and self.targets.names[name]:
                 self._mismatch.unexpected.append(key)
             return
         live = self._live.get(live_key)
         if isinstance(live, Tensor) and not _is_extra_state(part, path):
-            # Others than torch's optimizers may leave it at what was read into their memory.
+            # Other optimizers than torch's may rely on what was read into their memory.
             in_place = isinstance(part, (nn.Module, Tensor)) or (
                 hasattr(part, "load_state_dict") and name not in self.targets.names
             )
@@ -364,14 +362,14 @@ class _StateMatch:
                 self._note_difference(live_key, live, item)
                 return
         elif isinstance(self._flat.get(live_key), ShardedTensor) or self._is_on_other_rank(path):
-            return  # it has shards, and this rank none of them
+            return  # it is sharded, and this rank has no shard of it
         elif name not in (*self._tree.parts, GOLDEN_PART):
             self._mismatch.unexpected.append(key)
             return
         self.targets.flat[key] = self._new_like(path, item)
 
     def _live_key(self, path: Path) -> str | None:
-        """What the live state calls it; None if it has no such parameter."""
+        """Its name in the live state; None if the live state has no such parameter."""
         name = str(path[0])
         if name not in self.targets.names:
             return ".".join(map(str, path))
@@ -384,7 +382,7 @@ class _StateMatch:
     def _fits(
         self, name: str, live: Tensor, item: TensorStorageMetadata, *, in_place: bool
     ) -> bool:
-        """Whether it can be read into this memory; what is the training's own has to fit."""
+        """Whether it can be read into this memory; live memory must match."""
         same_size = live.size() == item.size
         if same_size and live.dtype == item.properties.dtype:
             return True
@@ -402,14 +400,14 @@ class _StateMatch:
         (self._mismatch.converted if same_size else self._mismatch.different).append(text)
 
     def _is_on_other_rank(self, path: Path) -> bool:
-        """Whether it is kept of a parameter that an optimizer knows by its name, on other ranks."""
+        """Whether it belongs to a named optimizer parameter of another rank."""
         parameters = named_parameters(optimizer_at(self._tree.parts, path))
         return parameters is not None and path[2] not in parameters
 
     def _new_like(self, path: Path, item: TensorStorageMetadata) -> Tensor:
-        """A tensor that is not there yet, as an optimizer's before its first step.
+        """A tensor that does not exist yet, such as optimizer state before the first step.
 
-        What is kept of a parameter is cut into the same shards as the parameter.
+        The state of a parameter is sharded like the parameter.
         """
         like = self._parameter_like(path)
         if like is not None and like.shape == item.size:
@@ -417,7 +415,7 @@ class _StateMatch:
         return torch.empty(item.size, dtype=item.properties.dtype)
 
     def _parameter_like(self, path: Path) -> Tensor | None:
-        """The parameter of which an optimizer keeps it."""
+        """The parameter whose optimizer state it is."""
         part = optimizer_at(self._tree.parts, path)
         if part is None:
             return None
@@ -428,7 +426,7 @@ class _StateMatch:
 
 
 def unwrap(part: Any) -> Any:
-    """A module without what DDP and `torch.compile` have put around it."""
+    """The module inside DDP and `torch.compile` wrappers."""
     while True:
         if isinstance(part, nn.parallel.DistributedDataParallel):
             part = part.module
@@ -439,7 +437,7 @@ def unwrap(part: Any) -> Any:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """By its class, which only those import who compile; any module may have such an attribute."""
+    """Whether torch.compile wraps it: by class name, as any module may have `_orig_mod`."""
     return any(base.__name__ == "OptimizedModule" for base in type(module).__mro__)
 
 
@@ -451,23 +449,20 @@ def _collect_part(part: Any) -> Any:
     return part() if callable(part) else part
 
 
-# -- modules --------------------------------------------------------------------------------
-
-
 def _is_extra_state(part: Any, path: Path) -> bool:
-    """Whether it is in the extra state of a module, which takes what it once gave."""
+    """Whether it belongs to the extra state of a module, which the module itself returned."""
     words = str(path[1]).rpartition(".") if isinstance(part, nn.Module) and len(path) > 1 else [""]
     return words[-1] == EXTRA_STATE
 
 
 def _storage_addresses(module: nn.Module) -> set[int]:
-    """Where its own parameters and buffers are."""
+    """Addresses of its parameters and buffers."""
     tensors = (*module.parameters(), *module.buffers())
     return {_address(tensor) for tensor in tensors if type(tensor) in (Tensor, nn.Parameter)}
 
 
 def _is_at(value: Any, memory: set[int]) -> bool:
-    """Whether it is a tensor there; tensors in shards are taken to be."""
+    """Whether the tensor is at one of these addresses; sharded tensors are assumed to be."""
     if not isinstance(value, Tensor):
         return False
     return type(value) not in (Tensor, nn.Parameter) or _address(value) in memory
@@ -476,16 +471,16 @@ def _is_at(value: Any, memory: set[int]) -> bool:
 def _address(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # it has no storage
+    except (NotImplementedError, RuntimeError):  # no storage
         return 0
 
 
 def _unflatten(
     flat: Mapping[str, Any], metadata: Metadata, parts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """As it was collected; what the skeleton does not name is as its flat names say.
+    """Rebuild the collected structure; names missing in the skeleton are split as DCP does.
 
-    The skeleton is one rank's: an optimizer may have stepped other parameters on other ranks.
+    The skeleton is that of one rank: on other ranks an optimizer may have stepped other parameters.
     """
     skeleton = flat.get(SKELETON)
     if not isinstance(skeleton, Skeleton):

@@ -126,7 +126,7 @@ def test_an_anchor_is_all_that_a_publish_needs(
     recipe = recipes.read_recipe(tmp_path / "recipe.toml")
     anchor = find_anchor(str(tmp_path / "c"))
     assert anchor.step == 2 and anchor.extra["mine"] == 1
-    publish(anchor, recipe, SnapshotStore(tmp_path / "s"), examine=check_here)
+    publish(anchor, recipe, SnapshotStore(tmp_path / "s"), check_target=check_here)
     loaded = load(tmp_path / "s", factory=served.build)
     with torch.no_grad():
         assert torch.equal(loaded(dense, sparse)["logit"], model.eval()(dense, sparse)["logit"])

@@ -17,16 +17,16 @@ from headway.errors import UsageError
 from headway.storage import disk, process_identity
 from headway.storage.place import LocalPlace, Place, open_place, os_errors_as_save_failed
 
-ABANDONED_S = 86400.0  # a draft whose writer cannot be asked is given up after this time
+ABANDONED_S = 86400.0  # age at which a draft counts as abandoned if its writer cannot be checked
 
 
 def sweep(
     store: str | os.PathLike[str], *, old_s: float = ABANDONED_S, now: float | None = None
 ) -> list[str]:
-    """Take away what no writer and no checkpoint needs; the names of it."""
+    """Remove what no writer and no checkpoint needs; return the names."""
     where = open_place(store)
     at = time.time() if now is None else now
-    with os_errors_as_save_failed(f"{where.url} cannot be swept"):
+    with os_errors_as_save_failed(f"cannot clean up {where.url}"):
         if not where.list_names():
             return []
         if isinstance(where, LocalPlace):
@@ -54,7 +54,7 @@ def _sweep_folder(where: LocalPlace, before: float) -> list[str]:
 
 
 def _trash_if_abandoned(where: LocalPlace, name: str, before: float) -> str | None:
-    """Put a draft away that nobody holds, or without locks that nobody has touched for long."""
+    """Move a draft to the trash if no process holds its lock; without locks, if it is old."""
     try:
         held = disk.lock(f"{where.path(name)}/{manifests.DRAFT_LOCK}", wait=False)
     except (disk.Busy, FileNotFoundError, NotADirectoryError):
@@ -68,7 +68,7 @@ def _trash_if_abandoned(where: LocalPlace, name: str, before: float) -> str | No
 
 
 def move_to_trash(where: LocalPlace, name: str) -> str:
-    """Give it a name under which it counts no more, and is deleted by anybody."""
+    """Rename it so that it no longer counts as a checkpoint and may be deleted by any process."""
     digits = "".join(sign for sign in name if sign.isdigit())[:10]
     gone = manifests.trash_name(int(digits))
     where.rename(name, gone)
@@ -76,15 +76,15 @@ def move_to_trash(where: LocalPlace, name: str) -> str:
 
 
 def _finish_replacements(where: LocalPlace, listed: Sequence[Checkpoint]) -> list[str]:
-    """Finish replacements: the old one goes, or is back if the new one never came.
+    """Finish interrupted replacements: delete the old checkpoint, or restore its name.
 
-    Where the new one cannot be read any more, the old one stays.
+    The old checkpoint stays if the new one cannot be read.
     """
     doomed = []
     needed = {one.manifest.parent for one in listed}
     newest_first = [one.name for one in listed]
     readable = set(newest_first)
-    # Of several that were replaced, the newest is the one that comes back.
+    # Of several replaced checkpoints, the newest is restored.
     for name in [*newest_first, *(name for name in where.list_names() if name not in newest_first)]:
         match = manifests.REPLACED.fullmatch(name)
         if match is None:
@@ -101,7 +101,7 @@ def _finish_replacements(where: LocalPlace, listed: Sequence[Checkpoint]) -> lis
 
 
 def _sweep_remote(where: Place, before: float) -> list[str]:
-    """What has no manifest is a draft, or was being deleted."""
+    """A folder without a manifest is a draft, or is being deleted."""
     doomed = []
     commit.remove_abort_marks(where, before)
     for name in where.list_names():
@@ -132,7 +132,7 @@ def _is_abandoned(where: Place, name: str, there: list[str], before: float) -> b
 
 @dataclass(frozen=True)
 class Best:
-    """The `n` best by a metric that saves put into `extra["metrics"]`."""
+    """Keep the `n` best checkpoints by a metric that saves store in `extra["metrics"]`."""
 
     metric: str
     n: int = 1
@@ -141,26 +141,29 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A checkpoint is kept if any of these wants it; anchors and what deltas need always are."""
+    """Which checkpoints are kept: those that any rule selects.
 
-    last: int = 1  # the newest so many
-    every: int | None = None  # those at multiples of so many steps
+    Anchors, and the parents of deltas, are always kept.
+    """
+
+    last: int = 1  # the latest N
+    every: int | None = None  # those at multiples of N steps
     best: tuple[Best, ...] = ()
 
     def __post_init__(self) -> None:
         if self.last < 1:
             raise UsageError(
-                f"at least the last checkpoint is kept; last={self.last} is not 1",
+                f"last must be at least 1, not {self.last}",
                 code="retention-last-too-small",
             )
         if self.every is not None and self.every < 1:
             raise UsageError(
-                f"every={self.every} is not a number of steps", code="retention-every-too-small"
+                f"every must be at least 1 step, not {self.every}", code="retention-every-too-small"
             )
 
 
 def kept_by_policy(newest_first: Sequence[Checkpoint], policy: Policy) -> list[Checkpoint]:
-    """Those that the rules keep, of checkpoints that are good."""
+    """The checkpoints that the policy keeps, of valid ones."""
     kept = [*newest_first[: policy.last]]
     if policy.every is not None:
         kept += [one for one in newest_first if one.step % policy.every == 0]
@@ -176,17 +179,20 @@ def _best(newest_first: Sequence[Checkpoint], best: Best) -> list[Checkpoint]:
 
 
 def _metric(one: Checkpoint, best: Best) -> float | None:
-    """Its value; NaN is none."""
+    """The value of the metric; None if missing or NaN."""
     metrics = one.manifest.extra.get("metrics")
     value = metrics.get(best.metric) if isinstance(metrics, dict) else None
     return float(value) if isinstance(value, (int, float)) and value == value else None
 
 
 def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
-    """Delete what no rule keeps; the names of it. What is not good is not counted, and stays."""
+    """Delete checkpoints that no rule keeps; return their names.
+
+    Invalid ones are not counted and stay.
+    """
     shelf = Store(store)
     where = shelf.place
-    with os_errors_as_save_failed(f"{where.url} cannot be cleared"):
+    with os_errors_as_save_failed(f"cannot delete old checkpoints of {where.url}"):
         if not where.list_names():
             return []
         with where.lock():
@@ -208,7 +214,7 @@ def _deletable(shelf: Store, policy: Policy) -> list[Checkpoint]:
 
 
 def _with_parents(kept: Sequence[Checkpoint], listed: Sequence[Checkpoint]) -> set[str]:
-    """The save ids of those, and of what they build on."""
+    """Save ids of these checkpoints and of those they build on."""
     by_id = {one.manifest.save_id: one for one in listed}
     ids: set[str] = set()
     for one in kept:
@@ -224,15 +230,15 @@ def _withdraw(where: Place, one: Checkpoint) -> str:
 
 
 def pin(store: str | os.PathLike[str], one: Checkpoint) -> None:
-    """Make it an anchor: it is kept until it is released."""
+    """Make it an anchor, which is kept until it is released."""
     where = Store(store).place
-    with os_errors_as_save_failed(f"{one.path} cannot be made an anchor"), where.lock():
+    with os_errors_as_save_failed(f"cannot pin {one.path} as an anchor"), where.lock():
         where.size(f"{one.name}/{manifests.MANIFEST}")
         where.write(f"{one.name}/{manifests.ANCHOR}", b"")
 
 
 def release(store: str | os.PathLike[str], one: Checkpoint) -> None:
-    """It is no anchor any more."""
+    """Release an anchor, so that retention rules apply to it again."""
     where = Store(store).place
-    with os_errors_as_save_failed(f"{one.path} is still an anchor"):
+    with os_errors_as_save_failed(f"cannot release the anchor {one.path}"):
         where.delete(f"{one.name}/{manifests.ANCHOR}")

@@ -1,9 +1,9 @@
 """Commit a draft as a checkpoint, or mark it as aborted.
 
 A commit takes all parts or none, and keeps a valid checkpoint of the same step until the new one
-has its name. The mark of an aborted save lies beside the draft, because a rank may look for it
-after the draft was removed. It is needed until all ranks have looked; the next checkpoint of the
-job exists only after that.
+has its name. The mark of an aborted save is stored next to the draft, because a rank may look for
+it after the draft was removed. It is needed until all ranks have read it; the next checkpoint of
+the job is committed only after that.
 """
 
 from __future__ import annotations
@@ -29,36 +29,34 @@ from headway.storage import disk, process_identity
 from headway.storage.codecs import UnreadableData
 from headway.storage.place import LocalPlace, Place, open_place, os_errors_as_save_failed
 
-MetadataBuilder = Callable[[Sequence[RankPart]], bytes]  # the content of .metadata
+MetadataBuilder = Callable[[Sequence[RankPart]], bytes]  # returns the content of .metadata
 
 
 class Draft:
-    """A save on its way. Everybody who writes a part of it holds it open."""
+    """A save in progress. Every process that writes a part of it holds it open."""
 
     def __init__(self, store: str | os.PathLike[str], step: int, save_id: str, world: int) -> None:
         if world < 1:
-            raise UsageError(
-                f"a checkpoint has at least one rank, not {world}", code="world-size-invalid"
-            )
+            raise UsageError(f"world must be at least 1, not {world}", code="world-size-invalid")
         self.step, self.save_id, self.world = step, save_id, world
         self.place: Place = open_place(store)
         named = layout.draft_name if self.place.can_rename else layout.remote_step_name
         self.name = named(step, save_id)
         self._lock: int | None = None
-        self._read: dict[int, RankPart] = {}  # of which rank the note is known
+        self._read: dict[int, RankPart] = {}  # parts read so far, by rank
 
     @property
     def failure(self) -> str:
-        """How a sentence begins that says why it did not become a checkpoint."""
+        """The beginning of a message that says why it did not become a checkpoint."""
         return f"the checkpoint of step {self.step} cannot be saved to {self.place.url}"
 
     @property
     def folder(self) -> str:
-        """Where parts are written to."""
+        """Where parts are written."""
         return self.place.path(self.name)
 
     def __enter__(self) -> Draft:
-        """Make the folder and say that it is in use."""
+        """Create the folder and mark it as in use."""
         with os_errors_as_save_failed(self.failure):
             self.place.make_folder()
             if self.place.can_rename:
@@ -70,7 +68,7 @@ class Draft:
         return self
 
     def _acquire_lock(self) -> None:
-        """A sweep may take the folder away before it is held: then it is made again."""
+        """Create the folder again if a sweep removes it before it is locked."""
         while self._lock is None:
             self.place.make_folder(self.name)
             with contextlib.suppress(FileNotFoundError):
@@ -85,7 +83,7 @@ class Draft:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """It is no longer in use here; what was not committed is swept."""
+        """Release the draft; if it was not committed, a sweep removes it."""
         if self._lock is not None:
             disk.close(self._lock)
             self._lock = None
@@ -93,7 +91,7 @@ class Draft:
             self.place.delete(f"{self.name}/{layout.owner_file_name()}")
 
     def parts(self) -> list[RankPart]:
-        """Those that are done, by rank, each read once; what cannot be read is not done."""
+        """The complete parts by rank, each read once. An unreadable part is not complete."""
         there = set(self.place.list_names(self.name))
         known, self._read = self._read, {}
         for rank in range(self.world):
@@ -116,10 +114,11 @@ def commit(
     extra: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Checkpoint:
-    """Make a checkpoint of a draft that all ranks have written; it is there once this returns."""
+    """Commit a draft that all ranks have written; the checkpoint exists once this returns."""
     if kind not in manifests.KINDS or (kind == "delta") != (parent is not None):
         raise UsageError(
-            f"a checkpoint is full, or a delta with a parent, not {kind} of {parent}",
+            f"a checkpoint is 'full', or 'delta' with a parent, not {kind!r} with parent "
+            f"{parent!r}",
             code="checkpoint-kind-invalid",
         )
     told = _json_copy(extra or {})
@@ -157,18 +156,20 @@ def _json_copy(extra: Mapping[str, Any]) -> dict[str, Any]:
         return found
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"`extra` has to be something that JSON can hold: {error}", code="extra-not-json"
+            f"`extra` must be JSON-serializable: {error}", code="extra-not-json"
         ) from None
 
 
 def _checked_parts(draft: Draft) -> list[RankPart]:
-    """The parts of all ranks, with their files as large as they say."""
+    """The parts of all ranks, with files of the recorded size."""
     parts = draft.parts()
     missing = sorted(set(range(draft.world)) - {part.rank for part in parts})
     if missing:
         who = ", ".join(map(str, missing))
         raise SaveFailed(
-            f"{draft.failure}: no part is there of rank {who}", code="parts-missing", ranks=missing
+            f"{draft.failure}: the part of rank {who} is missing",
+            code="parts-missing",
+            ranks=missing,
         )
     for part in parts:
         try:
@@ -193,7 +194,7 @@ def _write_metadata(draft: Draft, content: bytes) -> File:
 
 
 def _make_visible(draft: Draft, one: Manifest) -> str:
-    """The instant from which it is there."""
+    """The point at which the checkpoint exists."""
     draft.place.write(f"{draft.name}/{manifests.MANIFEST}", manifests.manifest_to_bytes(one))
     if not isinstance(draft.place, LocalPlace):
         return draft.name
@@ -204,12 +205,13 @@ def _make_visible(draft: Draft, one: Manifest) -> str:
 
 
 def _rename_existing(where: LocalPlace, name: str) -> None:
-    """Put a checkpoint of the same step aside; until the new one has its name, it still counts."""
+    """Rename a checkpoint of the same step; it stays valid until the new one has its name."""
     if name not in where.list_names():
         return
     if manifests.MANIFEST not in where.list_names(name):
         raise SaveFailed(
-            f"{where.path(name)} is in the way and is no checkpoint of Headway; move it elsewhere",
+            f"{where.path(name)} already exists and is not a checkpoint of Headway; move "
+            "it elsewhere",
             code="name-taken",
             path=where.path(name),
         )
@@ -221,7 +223,7 @@ def _rename_existing(where: LocalPlace, name: str) -> None:
 
 
 def _remove_draft_files(where: Place, name: str) -> None:
-    """Take away what only a draft needs; what is left of it does no harm and is swept."""
+    """Remove files that only a draft needs; remaining ones are harmless and swept later."""
     with contextlib.suppress(OSError):
         for left in where.list_names(name):
             if is_draft_file(left):
@@ -229,7 +231,7 @@ def _remove_draft_files(where: Place, name: str) -> None:
 
 
 def is_draft_file(name: str) -> bool:
-    """Whether a file belongs to a draft, and not to a checkpoint."""
+    """Whether a file belongs to a draft, not to a checkpoint."""
     return (
         name == layout.DRAFT_LOCK
         or name.startswith((layout.OWNER_PREFIX, "part-"))
@@ -239,7 +241,7 @@ def is_draft_file(name: str) -> bool:
 
 @dataclass(frozen=True)
 class AbortMark:
-    """What the mark says."""
+    """The content of an abort mark."""
 
     rank: int
     why: str
@@ -247,30 +249,30 @@ class AbortMark:
 
 
 def write_abort_mark(draft: Draft, given: AbortMark) -> bool:
-    """Leave it, in the place of one that is there; False if the store does not take it."""
+    """Write the mark, replacing an existing one; return False if the store fails."""
     owner = json.loads(process_identity.identify_process())
     content = json.dumps({**asdict(given), "owner": owner}).encode()
     where = draft.place
     try:
         where.make_folder()
-        with where.lock():  # or a sweep takes away what is half written
+        with where.lock():  # a sweep could remove the file while it is written
             where.write(layout.abort_mark_name(draft.step, draft.save_id), content)
-    except Exception:  # of whatever the store is
+    except Exception:  # any error of the store
         return False
     return True
 
 
 def find_abort_mark(draft: Draft) -> AbortMark | None:
-    """What was left; None if nobody has given it up."""
+    """The abort mark of a draft; None if no rank has aborted it."""
     try:
         found = json.loads(draft.place.read(layout.abort_mark_name(draft.step, draft.save_id)))
         return AbortMark(int(found["rank"]), str(found["why"]), str(found.get("code", "")))
-    except Exception:  # of whatever the store is: looked for again
+    except Exception:  # any error of the store: checked again later
         return None
 
 
 def remove_abort_marks(where: Place, before: float) -> None:
-    """After a checkpoint: take marks of this process and of dead ones away, and very old ones."""
+    """After a commit, remove marks of this process, of ended processes, and very old ones."""
     for name in where.list_names():
         if layout.ABORT_MARK.fullmatch(name) is None:
             continue

@@ -23,42 +23,43 @@ KINDS = ("full", "delta")
 IDS_SUFFIX, ROWS_SUFFIX = (
     "#ids",
     "#rows",
-)  # of a table in a delta: which rows have changed, and their bytes
+)  # suffixes of a table in a delta: the changed rows, and their bytes
 
 
 @dataclass(frozen=True)
 class Item:
-    """One tensor or object in the file of a rank."""
+    """A tensor or object in the file of a rank."""
 
     name: str
-    offset: int  # of the whole of it, from the beginning of the file
+    offset: int  # from the beginning of the file
     length: int
     data: int  # where its raw bytes begin in the file
-    size: int  # of those
-    crc32: int  # of those
-    # If it is compressed, all that is of its frame. Inside: where its raw bytes begin, their size.
+    size: int  # of the raw bytes
+    crc32: int  # of the raw bytes
+    # For a compressed item, `data`, `size` and `crc32` describe its frame; `unpacked` is the offset
+    # of the raw bytes in the decompressed frame, and their size.
     unpacked: tuple[int, int] | None = None
 
     @property
     def raw_size(self) -> int:
-        """Of its bytes, once they are not compressed."""
+        """Size of its uncompressed bytes."""
         return self.size if self.unpacked is None else self.unpacked[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """One file of a checkpoint."""
+    """A file of a checkpoint."""
 
     name: str
     size: int
     crc32: int
-    sha256: str | None = None  # of small ones
+    sha256: str | None = None  # only for small files
     items: tuple[Item, ...] = ()
 
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one rank has written, once it is done."""
+    """What one rank has written, once complete."""
 
     rank: int
     file: File
@@ -66,13 +67,13 @@ class RankPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A checkpoint, apart from its bytes."""
+    """A checkpoint without its data."""
 
     step: int
     save_id: str
     world: int
     made: float
-    sequence: int  # counts the commits of a store
+    sequence: int  # number of the commit in the store
     kind: str = "full"
     parent: str | None = None  # the save id that a delta builds on
     files: tuple[File, ...]
@@ -80,49 +81,49 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Total bytes of its files."""
         return sum(file.size for file in self.files)
 
 
 def delta_tables(file: File) -> list[str]:
-    """The tensors of which a file has only the rows that have changed."""
+    """Tensors of which a file stores only the changed rows."""
     return [
         item.name.removesuffix(IDS_SUFFIX) for item in file.items if item.name.endswith(IDS_SUFFIX)
     ]
 
 
 def part_name(rank: int) -> str:
-    """The file that says: this rank is done."""
+    """The file that marks the part of a rank as complete."""
     return f"part-{rank}.json"
 
 
 def data_name(rank: int) -> str:
-    """The file of a rank, as DCP calls it."""
+    """The data file of a rank, named as DCP names it."""
     return f"__{rank}_0.distcp"
 
 
 def part_to_bytes(part: RankPart) -> bytes:
-    """As it lies in a draft."""
+    """The content of the file that marks a part as complete."""
     return _seal({"schema": SCHEMA, "rank": part.rank, "file": _file_to_json(part.file)})
 
 
 def part_from_bytes(content: bytes) -> RankPart:
-    """Read one; UnreadableData says what is wrong."""
+    """Parse it; UnreadableData says what is wrong."""
     found = _unseal(content)
     try:
         return RankPart(_count(found["rank"]), _file_from_json(found["file"]))
     except (KeyError, TypeError, ValueError):
-        raise UnreadableData("it is no part of a checkpoint", code="not-a-part") from None
+        raise UnreadableData("it is not a part of a checkpoint", code="not-a-part") from None
 
 
 def manifest_to_bytes(manifest: Manifest) -> bytes:
-    """As it lies in a checkpoint."""
+    """The content of the manifest file."""
     plain = {**vars(manifest), "files": [_file_to_json(file) for file in manifest.files]}
     return _seal({"schema": SCHEMA, **plain})
 
 
 def manifest_from_bytes(content: bytes) -> Manifest:
-    """Read one; UnreadableData says what is wrong."""
+    """Parse it; UnreadableData says what is wrong."""
     found = _unseal(content)
     try:
         del found["schema"]
@@ -140,7 +141,7 @@ def manifest_from_bytes(content: bytes) -> Manifest:
     except (KeyError, TypeError, ValueError):
         fine = False
     if not fine:
-        raise UnreadableData("it is no manifest of Headway", code="not-a-manifest")
+        raise UnreadableData("it is not a manifest of Headway", code="not-a-manifest")
     return manifest
 
 
@@ -154,7 +155,7 @@ def _wrap(text: bytes) -> bytes:
 
 
 def _unseal(content: bytes) -> dict[str, Any]:
-    """What was sealed; every byte of it is looked at."""
+    """The sealed content; every byte is checked."""
     begin, end = b'{"sha256":"', b"}\n"
     if not content.startswith(begin[: len(content)]):
         raise UnreadableData("it was not written by Headway", code="not-of-headway")
@@ -162,9 +163,7 @@ def _unseal(content: bytes) -> dict[str, Any]:
         raise UnreadableData("its end is missing", code="truncated")
     text = content[len(_wrap(b"")) - len(end) : -len(end)]
     if content != _wrap(text):
-        raise UnreadableData(
-            "it was changed: its checksum is another one", code="checksum-mismatch"
-        )
+        raise UnreadableData("it was modified: its checksum differs", code="checksum-mismatch")
     found = json.loads(text)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UnreadableData("it was written by another version of Headway", code="other-schema")
@@ -206,9 +205,9 @@ def _count(value: object) -> int:
 
 
 LATEST = "latest"
-DRAFT_LOCK = "lock"  # in a draft: held by all who write it
-OWNER_PREFIX = "owner-"  # in a draft behind a URL: who writes it
-ANCHOR = "anchor"  # in a checkpoint that is pinned
+DRAFT_LOCK = "lock"  # in a draft; locked by all processes that write it
+OWNER_PREFIX = "owner-"  # in a draft at a URL: identifies a process that writes it
+ANCHOR = "anchor"  # in a pinned checkpoint
 LAST_STEP = 10**10 - 1
 
 STEP = re.compile(r"step-(\d{10})")
@@ -217,43 +216,43 @@ DRAFT = re.compile(rf"\.draft-(\d{{10}})-({SAVE_ID})")
 REPLACED = re.compile(rf"\.aside-(\d{{10}})-({SAVE_ID})")
 ABORT_MARK = re.compile(rf"\.given-up-(\d{{10}})-({SAVE_ID})")
 TRASH = re.compile(r"\.trash-\d{10}-[0-9a-f]+")
-REPLACEMENT = re.compile(r"\.new-.+")  # a file that was to replace another
+REPLACEMENT = re.compile(r"\.new-.+")  # a file that was about to replace another
 
 
 def step_name(number: int) -> str:
-    """A checkpoint."""
+    """The folder of a checkpoint."""
     return f"step-{_check_step(number):010}"
 
 
 def remote_step_name(number: int, save_id: str) -> str:
-    """A checkpoint behind a URL, and its draft."""
+    """The folder of a checkpoint at a URL, and of its draft."""
     return f"{step_name(number)}-{_check_save_id(save_id)}"
 
 
 def draft_name(number: int, save_id: str) -> str:
-    """A checkpoint that is being written."""
+    """The folder of a checkpoint that is being written."""
     return f".draft-{_check_step(number):010}-{_check_save_id(save_id)}"
 
 
 def replaced_name(number: int, save_id: str) -> str:
-    """A checkpoint that was replaced by another save of its step."""
+    """The folder of a checkpoint that was replaced by another save of its step."""
     return f".aside-{_check_step(number):010}-{_check_save_id(save_id)}"
 
 
 def abort_mark_name(number: int, save_id: str) -> str:
-    """The mark of a save that will never be a checkpoint."""
+    """The file that marks a save as aborted."""
     return f".given-up-{_check_step(number):010}-{_check_save_id(save_id)}"
 
 
 def trash_name(number: int) -> str:
-    """What is being deleted."""
+    """The folder of something that is being deleted."""
     return f".trash-{_check_step(number):010}-{secrets.token_hex(8)}"
 
 
 def _check_step(number: int) -> int:
     if not 0 <= number <= LAST_STEP:
         raise UsageError(
-            f"a step is between 0 and {LAST_STEP}, not {number}",
+            f"step must be between 0 and {LAST_STEP}, not {number}",
             code="step-out-of-range",
             step=number,
         )
@@ -263,12 +262,12 @@ def _check_step(number: int) -> int:
 def _check_save_id(save_id: str) -> str:
     if re.fullmatch(SAVE_ID, save_id) is None:
         raise UsageError(
-            f"a save id is 1 to 64 letters, digits, - and _, not {save_id!r}",
+            f"a save id must be 1 to 64 letters, digits, '-' and '_', not {save_id!r}",
             code="save-id-invalid",
         )
     return save_id
 
 
 def owner_file_name() -> str:
-    """The file by which this process says that it writes."""
+    """The file that identifies this process as a writer of the draft."""
     return f"{OWNER_PREFIX}{boot_id()}-{os.getpid()}.json"

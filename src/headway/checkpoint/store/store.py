@@ -14,28 +14,28 @@ from headway.errors import with_code
 from headway.storage.codecs import UnreadableData, crc32_of
 from headway.storage.place import Place, open_place
 
-MAX_SCANS = 5  # at a list from which something went away meanwhile
+MAX_SCANS = 5  # scans of a listing from which something disappears meanwhile
 
-Depth = Literal["quick", "full"]  # sizes and checksums of what is small, or of every byte
+Depth = Literal["quick", "full"]  # sizes and checksums of small files, or of every byte
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was committed."""
+    """A committed checkpoint."""
 
     name: str
-    path: str  # of its folder, or its URL
+    path: str  # path of its folder, or its URL
     manifest: Manifest
 
     @property
     def step(self) -> int:
-        """Where training stood."""
+        """The training step of the checkpoint."""
         return self.manifest.step
 
 
 @dataclass(frozen=True)
 class UnreadableCheckpoint:
-    """A folder that has the name of a checkpoint and cannot be read as one."""
+    """A folder that is named like a checkpoint and cannot be read as one."""
 
     name: str
     step: int
@@ -44,25 +44,25 @@ class UnreadableCheckpoint:
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """The checkpoint to go on from, and for each newer one that is not good a note with a code."""
+    """The checkpoint to continue from, and a note with a code for each newer invalid one."""
 
     checkpoint: Checkpoint | None
     notes: tuple[str, ...] = ()
-    chain: tuple[Checkpoint, ...] = ()  # the checkpoint, and before it what it builds on
+    chain: tuple[Checkpoint, ...] = ()  # the checkpoint, preceded by those it builds on
 
 
 class Store:
-    """Checkpoints in one place."""
+    """The checkpoints in a place."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.place: Place = open_place(url)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All that are committed, the newest first; only the last save of a step."""
+        """All committed checkpoints, the latest first; only the last save of each step."""
         return without_replaced(self.scan()[0])
 
     def scan(self) -> tuple[list[Checkpoint], list[UnreadableCheckpoint]]:
-        """All that are committed, also those that were replaced, and what cannot be read."""
+        """All committed checkpoints, including replaced ones, and those that cannot be read."""
         for _ in range(MAX_SCANS):
             good: list[Checkpoint] = []
             bad: list[UnreadableCheckpoint] = []
@@ -81,7 +81,7 @@ class Store:
         return sorted(good, key=_commit_order, reverse=True), bad
 
     def _matched(self, name: str) -> str | None:
-        """The step in the name of a checkpoint."""
+        """The step in the name of a checkpoint; None for other names."""
         forms = (
             (manifests.STEP, manifests.REPLACED)
             if self.place.can_rename
@@ -118,9 +118,9 @@ class Store:
     def latest_valid(
         self, verify: Depth = "quick", damaged: Mapping[str, str] | None = None
     ) -> RestorePoint:
-        """The newest that is whole, with all it builds on; why newer ones are passed over.
+        """The latest checkpoint that is valid with all it builds on, and why newer ones are not.
 
-        `damaged`: by save id, what was found when one was read.
+        `damaged` lists checkpoints that could not be read, by save id.
         """
         good, bad = self.scan()
         notes: list[str] = []
@@ -130,9 +130,9 @@ class Store:
             if not why:
                 found = one
                 break
-            notes.append(f"{one.name} is passed over: {why}")
+            notes.append(f"{one.name} was skipped: {why}")
         reached = found.step if found else -1
-        notes += [f"{one.name} is passed over: {one.why}" for one in bad if one.step >= reached]
+        notes += [f"{one.name} was skipped: {one.why}" for one in bad if one.step >= reached]
         return RestorePoint(found, tuple(notes), tuple(self.chain(found, good)) if found else ())
 
     def verify(
@@ -144,14 +144,14 @@ class Store:
         *,
         fresh: bool = False,
     ) -> str:
-        """Why it cannot be used, with all it builds on, and a code; empty if it can.
+        """Why a checkpoint, or one it builds on, cannot be used, with a code; empty if it can.
 
-        `fresh`: its manifest was read just now, and cannot have been replaced since.
+        `fresh`: its manifest was read just now and cannot have been replaced since.
         """
         chain = self.chain(one, known)
         missing = chain[0].manifest.parent
         if missing is not None:
-            why = f"it builds on a save {missing}, which is not there"
+            why = f"it builds on the save {missing}, which does not exist"
             return with_code(why, code="parent-missing")
         for at in reversed(chain):
             why = (damaged or {}).get(at.manifest.save_id) or self._verify_alone(at, depth, fresh)
@@ -160,7 +160,7 @@ class Store:
         return ""
 
     def chain(self, one: Checkpoint, known: Iterable[Checkpoint] | None = None) -> list[Checkpoint]:
-        """A checkpoint and before it all that it builds on, the full one first."""
+        """The checkpoint preceded by all that it builds on, the full one first."""
         everything = self.scan()[0] if known is None else known
         by_id = {other.manifest.save_id: other for other in everything}
         found = [one]
@@ -174,7 +174,7 @@ class Store:
             if not fresh and self.place.read(
                 f"{one.name}/{manifests.MANIFEST}"
             ) != manifests.manifest_to_bytes(one.manifest):
-                return with_code("its manifest is another one by now", code="manifest-replaced")
+                return with_code("its manifest was replaced", code="manifest-replaced")
             for file in one.manifest.files:
                 why = self._verify_file(f"{one.name}/{file.name}", file, depth)
                 if why:
@@ -185,7 +185,7 @@ class Store:
         except OSError as error:
             return with_code(f"it cannot be read: {error.strerror or error}", code="not-readable")
         if METADATA not in {file.name for file in one.manifest.files}:
-            return with_code(f"its manifest names no {METADATA}", code="metadata-missing")
+            return with_code(f"its manifest does not list {METADATA}", code="metadata-missing")
         return ""
 
     def _verify_file(self, name: str, file: File, depth: Depth) -> str:
@@ -203,12 +203,12 @@ class Store:
             changed = crc32 != file.crc32
         else:
             changed = False
-        why = f"{file.name} was changed: its checksum is another one"
+        why = f"{file.name} was modified: its checksum differs"
         return with_code(why, code="checksum-mismatch") if changed else ""
 
 
 def without_replaced(good: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Without those that were replaced: the last save of each step, in order."""
+    """Drop replaced checkpoints: keep the last save of each step, in order."""
     steps: set[int] = set()
     found = []
     for one in sorted(good, key=lambda one: manifests.REPLACED.fullmatch(one.name) is not None):
@@ -219,5 +219,5 @@ def without_replaced(good: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def _commit_order(one: Checkpoint) -> tuple[int, float, int]:
-    """By the count of commits; the rest decides where two jobs counted the same."""
+    """By the commit count; time and step decide between equal counts of two jobs."""
     return one.manifest.sequence, one.manifest.made, one.step
