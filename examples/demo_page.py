@@ -97,5 +97,5 @@ def _columns(segments: tuple[Segment, ...], longest: int) -> list[str]:
         for number in range(first, min(-(-one.end * COLUMNS // longest), COLUMNS)):
             begin, end = number * longest // COLUMNS, (number + 1) * longest // COLUMNS
             within = min(one.end, end) - max(one.start, begin)
-            shares[number][one.leaf] = shares[number].get(one.leaf, 0) + within
+            shares[number][one.bucket] = shares[number].get(one.bucket, 0) + within
     return [max(share, key=lambda leaf: share[leaf]) if share else "" for share in shares]

@@ -44,9 +44,9 @@ class Run:
             from headway.errors import MissingExtra
 
             raise MissingExtra("to_pandas() needs pandas", extra="pandas") from None
-        rows = [("run", s.start / 1e9, s.end / 1e9, s.leaf) for s in self.ledger.segments]
+        rows = [("run", s.start / 1e9, s.end / 1e9, s.bucket) for s in self.ledger.segments]
         rows += [
-            (str(rank.rank), s.start / 1e9, s.end / 1e9, s.leaf)
+            (str(rank.rank), s.start / 1e9, s.end / 1e9, s.bucket)
             for rank in self.ledger.ranks
             for s in rank.segments
         ]
@@ -86,7 +86,9 @@ def _load(folder: Path, default: str) -> Run:
     name = str(identity.get("run") or default)
     if not identity:
         problems.append(f"{run_files.RUN_JSON} is missing or damaged")
-    ledger = build_ledger(journals, run=name, problems=problems, facts=identity)
-    ledger = replace(ledger, publish=publish.publish_from_note(run_files.read_publish_note(folder)))
+    ledger = build_ledger(journals, run=name, problems=problems, metadata=identity)
+    ledger = replace(
+        ledger, published_by=publish.publish_from_note(run_files.read_publish_note(folder))
+    )
     ledger = replace(ledger, auto=boosters.auto_run(ledger, journals))
     return Run(path=folder, name=name, ledger=mask_secrets(ledger))

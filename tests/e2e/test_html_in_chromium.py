@@ -169,7 +169,7 @@ def _everything() -> Ledger:
     told = "a reason of many words that somebody has written down for others to read " * 4
     boosters = (
         BoosterResult(
-            name="async_save", state="acted", what=told, why=told, here=NS, before=2 * NS
+            name="async_save", state="acted", what=told, why=told, time=NS, baseline=2 * NS
         ),
         BoosterResult(name="compile_cache", state="off", why=f"{told}{word}"),
         BoosterResult(name="warm", state="on", what=told),
@@ -185,34 +185,34 @@ def _everything() -> Ledger:
         command=("torchrun", word, *told.split()),
         attempts=(whole.attempts[0], ended),
         failures=(*whole.failures, failure),
-        auto=AutoRun(job="j", kind="k", boosters=boosters),
-        publish=Publish(run=word, folder=word, anchor=word, store=word, error=told + word),
-        behind=AsyncSave(
-            saves=3, blocked=9, written=9, waited=0, failed=1, plain={told: 2, word: 1},
+        auto=AutoRun(job="j", comparison_key="k", boosters=boosters),
+        published_by=Publish(run=word, folder=word, anchor=word, store=word, error=told + word),
+        async_save=AsyncSave(
+            saves=3, blocked=9, write=9, wait=0, failed=1, sync_fallbacks={told: 2, word: 1},
         ),
-        saved=(
+        outcomes=(
             CheckpointOutcome(
-                attempt=0, step=5, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
+                attempt=0, step=5, at=9, level="disk", blocked=9, step_slowdown=9, durable=9, size=9,
             ),
             CheckpointOutcome(
-                attempt=0, step=6, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
+                attempt=0, step=6, at=9, level="disk", blocked=9, step_slowdown=9, durable=9, size=9,
                 error=told + word,
             ),
         ),
         archives=(
             CompileCacheLoad(
-                attempt=0, level="miss", why=told, files=0, bytes=0, load=0, cold=0, here=NS,
+                attempt=0, level="miss", why=told, files=0, bytes=0, load=0, compile_cold=0, compile=NS,
             ),
         ),
-        gave_up=(
+        recompile_limit_hits=(
             RecompileLimitHit(
                 attempt=0, rank=0, at=1, where=word, limit="limit", reason=told,
             ),
         ),
-        groups_made=(
+        process_groups=(
             ProcessGroups(
                 where=word, what="new_group", desc=told, backend="nccl", size=8, ranks=8,
-                calls=9, made=9, used=1, unused=8, again=0, ns=9, needless=9, settled=True,
+                calls=9, made=9, used=1, unused=8, duplicate=0, ns=9, avoidable=9, complete=True,
             ),
         ),
         notes=(told + word,),

@@ -39,7 +39,7 @@ def test_plain_loop(run_job: Runner) -> None:
     assert done.seconds("stop.shutdown") >= 0.5
     assert "ETT" in done.output
     # One process has nobody to talk to.
-    assert not (done.run.ledger.groups_made or done.run.ledger.early_calls)
+    assert not (done.run.ledger.process_groups or done.run.ledger.pre_step_collectives)
     assert not [one for one in done.journals if any(one.named("communication"))]
 
 

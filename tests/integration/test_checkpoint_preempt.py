@@ -108,7 +108,7 @@ def test_the_next_life_knows_what_was_saved_and_that_it_was_preempted(tmp_path: 
     assert [one.outcome for one in ledger.attempts] == ["preempted", "completed"]
     assert from_ledger(ledger).preemptions == 1
     (notice,) = ledger.notices
-    assert (notice.answer, notice.saved_steps) == ("saved", first["step"] - 15)
+    assert (notice.response, notice.saved_steps) == ("saved", first["step"] - 15)
     assert (notice.lost, notice.lost_steps) == (0, 0)
 
 
@@ -126,7 +126,7 @@ def test_a_notice_that_nobody_answers_is_all_lost(tmp_path: Path) -> None:
     assert process.returncode == 0, output
     ledger = load(tmp_path / "run").ledger
     (notice,) = ledger.notices
-    assert (notice.answer, notice.saved, notice.saved_steps) == ("none", 0, 0)
+    assert (notice.response, notice.saved, notice.saved_steps) == ("none", 0, 0)
     assert notice.lost == ledger.buckets["failure.lost_training"] > 0
     assert notice.lost_steps in (
         made - 15,

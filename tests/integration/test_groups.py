@@ -109,11 +109,11 @@ def probe(probed: Probed, ranks: int, script: str, **env: str) -> Ledger:
 
 
 def made(ledger: Ledger) -> dict[str, ProcessGroups]:
-    return {one.desc: one for one in ledger.groups_made}
+    return {one.desc: one for one in ledger.process_groups}
 
 
 def calls(ledger: Ledger) -> dict[str, PreStepCollectives]:
-    return {one.what: one for one in ledger.early_calls}
+    return {one.what: one for one in ledger.pre_step_collectives}
 
 
 def line(script: str, text: str) -> int:
@@ -123,7 +123,7 @@ def line(script: str, text: str) -> int:
 
 
 def counts(one: ProcessGroups) -> tuple[int, int, int, int, int]:
-    return one.calls, one.made, one.used, one.unused, one.again
+    return one.calls, one.made, one.used, one.unused, one.duplicate
 
 
 @pytest.mark.timeout(100)
@@ -164,15 +164,15 @@ dist.destroy_process_group()
     assert counts(groups["late"])[2] == 1
     assert counts(groups["short"])[2] == 1  # it was asked before it went
     assert counts(groups["unused"]) == (1, 1, 0, 1, 0)
-    assert all(one.settled and one.backend == "gloo" for one in groups.values())
+    assert all(one.complete and one.backend == "gloo" for one in groups.values())
     assert groups["mesh_dp"].where.endswith(f"script.py:{line(script, 'return')} setup")
-    assert 0 < groups["mesh_tp"].needless <= groups["mesh_tp"].ns
-    assert groups["mesh_dp"].needless < groups["mesh_dp"].ns
+    assert 0 < groups["mesh_tp"].avoidable <= groups["mesh_tp"].ns
+    assert groups["mesh_dp"].avoidable < groups["mesh_dp"].ns
     early = calls(ledger)
     assert set(early) == {"all_gather_object", "barrier"}
     objects = early["all_gather_object"]
     assert (objects.times, objects.ranks) == (3, 4) and objects.bytes > 3000
-    assert 0 < objects.least <= objects.ns
+    assert 0 < objects.min_time <= objects.ns
     assert early["barrier"].times == 1
     assert early["barrier"].where.endswith(f"script.py:{line(script, 'barrier()')} <module>")
 
@@ -194,7 +194,7 @@ optimizer.step()
 """
     groups = made(probe(probed, 4, script))
     assert counts(groups["dp"]) == counts(groups["tp"]) == (1, 1, 1, 0, 0)
-    assert all(one.needless == 0 for one in groups.values())
+    assert all(one.avoidable == 0 for one in groups.values())
     assert groups["dp"].where.endswith(" setup")
 
 
@@ -233,7 +233,7 @@ optimizer.step()
 os._exit(0)
 """
     unused = made(probe(probed, 1, script))["unused"]
-    assert (unused.unused, unused.settled, unused.needless) == (1, False, 0)
+    assert (unused.unused, unused.complete, unused.avoidable) == (1, False, 0)
 
 
 def events(journals: list[Journal]) -> list[dict[str, Any]]:

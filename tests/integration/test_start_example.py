@@ -203,6 +203,6 @@ def test_a_job_whose_rank_is_killed_in_its_start_recovers(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout
     ledger = load(tmp_path / "run").ledger
     assert [one.outcome for one in ledger.attempts] == ["failed", "completed"]
-    assert ledger.groups_made == ()  # the default group does for the evaluation
+    assert ledger.process_groups == ()  # the default group does for the evaluation
     assert newest(tmp_path / "saves")["step"] == 2
     wait_until_nothing_is_left(tmp_path)

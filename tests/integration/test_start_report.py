@@ -34,6 +34,6 @@ def test_the_first_real_batch_hits_or_is_told(forked: Probed) -> None:
     trained = [one for one in forked(CASES) if one.windows]
     ledgers = [build_ledger([one]) for one in sorted(trained, key=lambda one: one.begin)]
     assert [ledger.steps for ledger in ledgers] == [3, 2, 2]
-    again = [[one.missed for one in run.compiles if one.recompile] for run in ledgers]
+    again = [[one.missed_precompile for one in run.compiles if one.recompile] for run in ledgers]
     assert again == [[True], [False], []]
     assert all(len(ledger.stages) == 1 for ledger in ledgers)

@@ -215,7 +215,7 @@ def test_preempted() -> None:
     (first, second) = attempts("preempted")
     assert first[0] == "preempted" and second == ("completed", first[2], 200)
     (notice,) = ledger("preempted").notices
-    assert (notice.answer, notice.step, notice.lost, notice.lost_steps) == (
+    assert (notice.response, notice.step, notice.lost, notice.lost_steps) == (
         "saved",
         first[2],
         0,
@@ -225,7 +225,7 @@ def test_preempted() -> None:
 
 def test_preempted_unanswered() -> None:
     (notice,) = ledger("preempted_unanswered").notices
-    assert (notice.answer, notice.saved, notice.saved_steps) == ("none", 0, 0)
+    assert (notice.response, notice.saved, notice.saved_steps) == ("none", 0, 0)
     lost = ledger("preempted_unanswered").buckets["failure.lost_training"]
     assert notice.lost == lost > 0
 
@@ -234,7 +234,7 @@ def test_preempted_ranks() -> None:
     ((outcome, _, last),) = attempts("preempted_ranks")
     assert outcome == "preempted"
     (notice,) = ledger("preempted_ranks").notices
-    assert (notice.answer, notice.accelerators, notice.lost) == ("saved", 2, None)
+    assert (notice.response, notice.accelerators, notice.lost) == ("saved", 2, None)
     assert notice.step == last
     assert any(f"a last save of step {last}" in note for note in ledger("preempted_ranks").notes)
 
@@ -320,7 +320,7 @@ def test_checkpointer_killed() -> None:
 
 
 def test_async_save_killed() -> None:
-    behind = ledger("async_save_killed").behind
+    behind = ledger("async_save_killed").async_save
     assert behind is not None and behind.saves == 4 and behind.failed == 0
 
 
@@ -346,7 +346,7 @@ def test_publish() -> None:
 
 def test_compile_cache() -> None:
     cold, cached = ledger("compile_cold"), ledger("compile_cached")
-    assert [one.level for one in cold.archives] == ["miss"] and cold.archived == 2
+    assert [one.level for one in cold.archives] == ["miss"] and cold.archives_saved == 2
     assert [one.level for one in cached.archives] == ["exact"] and cached.archives[0].saved > 0
     assert [(one.cached, one.recompile) for one in cold.compiles] == [(False, False)]
     assert [(one.cached, one.recompile) for one in cached.compiles] == [(True, False)]
@@ -364,7 +364,7 @@ def test_compile_ahead() -> None:
         ("compile_ahead_hit", [False], 0),
         ("compile_ahead_marked", [], 0),
     ):
-        assert [one.missed for one in ledger(name).compiles if one.recompile] == missed
+        assert [one.missed_precompile for one in ledger(name).compiles if one.recompile] == missed
         (graph,) = ledger(name).stages
         assert {row.name for row in graph.rows} == {"preproc_creation", "ahead"}
         shown, drawn = rendered(name)["report.txt"], page(ledger(name))
@@ -419,7 +419,7 @@ def test_missing_rank() -> None:
 
 
 def test_data_stall() -> None:
-    assert ledger("data_stall").facts["labels"]["team"] == "ads"
+    assert ledger("data_stall").metadata["labels"]["team"] == "ads"
     assert seconds("data_stall", "waste.data_stall") >= 39 * 2 * 0.01
 
 
@@ -428,9 +428,9 @@ def test_evaluation() -> None:
 
 
 def test_groups() -> None:
-    rows = {one.desc: one for one in ledger("groups").groups_made}
-    assert rows["unused"].unused == 1 and rows["again"].again == 1
-    calls = {one.what: one.times for one in ledger("groups").early_calls}
+    rows = {one.desc: one for one in ledger("groups").process_groups}
+    assert rows["unused"].unused == 1 and rows["again"].duplicate == 1
+    calls = {one.what: one.times for one in ledger("groups").pre_step_collectives}
     assert calls == {"all_gather_object": 3, "barrier": 1}
 
 

@@ -95,7 +95,7 @@ def test_a_run_that_was_recorded_with_secrets_is_shown_without(tmp_path: Path) -
     run = headway.load(_recorded(tmp_path))
     assert run.ledger.command == ("train", "--api-key", MASK, f"s3://key:{MASK}@bucket/data")
     assert run.ledger.failures[0].evidence.endswith(f"token={MASK}")
-    assert run.ledger.facts["labels"] == {"token": MASK}
+    assert run.ledger.metadata["labels"] == {"token": MASK}
     assert SECRET not in json.dumps(run.to_dict()) + page(run.ledger) + repr(run.ledger)
 
 

@@ -31,8 +31,8 @@ def replay(ledger: Ledger, removed: Intervals) -> Replayed:
     out: list[Segment] = []
     at = 0
     for segment in ledger_segments.paint(ledger.segments, gone):
-        if segment.leaf:
-            out.append(Segment(at, at + segment.end - segment.start, segment.leaf))
+        if segment.bucket:
+            out.append(Segment(at, at + segment.end - segment.start, segment.bucket))
             at = out[-1].end
     segments = ledger_segments.join(out)
     return Replayed(at, tuple(segments), ledger_segments.time_by_bucket(segments))
@@ -40,17 +40,17 @@ def replay(ledger: Ledger, removed: Intervals) -> Replayed:
 
 def lost_time(ledger: Ledger) -> Intervals:
     """All time that was not training on new data."""
-    return union((s.start, s.end) for s in ledger.segments if s.leaf != EFFECTIVE)
+    return union((s.start, s.end) for s in ledger.segments if s.bucket != EFFECTIVE)
 
 
 def time_in(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -> Intervals:
     """Intervals that the run spent in these buckets, optionally within one attempt."""
     if attempt is None:
-        return union((s.start, s.end) for s in ledger.segments if s.leaf in leaves)
+        return union((s.start, s.end) for s in ledger.segments if s.bucket in leaves)
     start, end = ledger.windows[attempt]
     low = bisect_right(ledger.segments, start, key=lambda s: s.end)
     high = bisect_left(ledger.segments, end, key=lambda s: s.start)
-    inside = [s for s in ledger.segments[low:high] if s.leaf in leaves]
+    inside = [s for s in ledger.segments[low:high] if s.bucket in leaves]
     return union((max(s.start, start), min(s.end, end)) for s in inside)
 
 

@@ -162,7 +162,7 @@ def _state_line(ledger: Ledger) -> str:
         return "no attempt has started"
     last = ledger.attempts[-1]
     step = "no step yet" if last.last_step is None else f"step {last.last_step:,}"
-    leaf = ledger.segments[-1].leaf if ledger.segments else "nothing"
+    leaf = ledger.segments[-1].bucket if ledger.segments else "nothing"
     state = f"in {leaf}" if ledger.running else last.outcome
     life = f"attempt {last.index}, {duration(last.end - last.start)}"
     failed = count_failures(ledger.failures_by_owner)

@@ -23,7 +23,7 @@ def csv_lines(ledger: Ledger) -> Iterator[str]:
 
 def _track(ledger: Ledger, name: str, segments: Sequence[Segment]) -> Iterator[str]:
     for attempt, s in segments_by_attempt(ledger, segments):
-        yield _line((name, str(attempt), _seconds(s.start), _seconds(s.end), s.leaf))
+        yield _line((name, str(attempt), _seconds(s.start), _seconds(s.end), s.bucket))
 
 
 def _seconds(ns: int) -> str:

@@ -11,12 +11,12 @@ from headway.ledger.model import Ledger
 
 def run_key(ledger: Ledger) -> str:
     """The same whenever a run is exported."""
-    created = ledger.facts.get("created") or ledger.started_at
-    text = json.dumps([ledger.run, created, ledger.facts.get("host")])
+    created = ledger.metadata.get("created") or ledger.started_at
+    text = json.dumps([ledger.run, created, ledger.metadata.get("host")])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def run_labels(ledger: Ledger) -> dict[str, Any]:
     """What the run was labeled with; run.json may be written by others."""
-    labels = ledger.facts.get("labels")
+    labels = ledger.metadata.get("labels")
     return {str(name): value for name, value in labels.items()} if isinstance(labels, dict) else {}

@@ -88,8 +88,8 @@ def _resource(ledger: Ledger) -> dict[str, Any]:
 
 
 def _spans(ledger: Ledger) -> Iterator[Span]:
-    created = ledger.facts.get("created") or ledger.started_at
-    key = json.dumps([ledger.run, created, ledger.facts.get("host")])
+    created = ledger.metadata.get("created") or ledger.started_at
+    key = json.dumps([ledger.run, created, ledger.metadata.get("host")])
     trace, root = _id(key, 32), _id(key + "run", 16)
     run_attributes = {
         "ml.training.run.ett_percent": ledger.ett_percent,
@@ -116,17 +116,17 @@ def _spans(ledger: Ledger) -> Iterator[Span]:
         for segment in _within(ledger.segments, begin, end):
             interval = (segment.start, segment.end)
             phase = {
-                "ml.training.phase": segment.leaf,
-                "ml.training.phase.side": side(segment.leaf),
+                "ml.training.phase": segment.bucket,
+                "ml.training.phase.side": side(segment.bucket),
             }
             piece = _id(f"{key} {attempt.index} {segment.start}", 16)
-            yield _span(ledger, trace, piece, own, segment.leaf, interval, phase, "running")
+            yield _span(ledger, trace, piece, own, segment.bucket, interval, phase, "running")
 
 
 def _within(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Segment]:
     for segment in segments:
         if segment.end > begin and segment.start < end:
-            yield Segment(max(segment.start, begin), min(segment.end, end), segment.leaf)
+            yield Segment(max(segment.start, begin), min(segment.end, end), segment.bucket)
 
 
 def _span(

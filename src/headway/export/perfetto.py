@@ -49,9 +49,9 @@ def _track(
             "tid": index + 1,
             "ts": segment.start / 1000,
             "dur": (segment.end - segment.start) / 1000,
-            "name": segment.leaf,
-            "cat": group(segment.leaf),
-            "args": {"meaning": MEANING[segment.leaf]},
+            "name": segment.bucket,
+            "cat": group(segment.bucket),
+            "args": {"meaning": MEANING[segment.bucket]},
         }
 
 

@@ -37,8 +37,8 @@ def to_rows(
 
 def run_id(ledger: Ledger) -> str:
     """The same at every ingest of a run, and of a copy of it; another one for any other run."""
-    created = ledger.facts.get("created") or ledger.started_at
-    text = json.dumps([ledger.run, created, ledger.facts.get("host")])
+    created = ledger.metadata.get("created") or ledger.started_at
+    text = json.dumps([ledger.run, created, ledger.metadata.get("host")])
     return base64.b32encode(hashlib.sha256(text.encode()).digest())[:12].decode().lower()
 
 
@@ -103,7 +103,7 @@ class _Run:
                 hour = (offset + at) // HOUR
                 bounds = (*ends[attempt : attempt + 1], *gaps[gap : gap + 1])
                 until = min(segment.end, (hour + 1) * HOUR - offset, *bounds)
-                totals[attempt, hour, segment.leaf] += until - at
+                totals[attempt, hour, segment.bucket] += until - at
                 at = until
         for (attempt, hour, leaf), ns in sorted(totals.items()):
             yield attempt, utc_datetime(hour * 3600), leaf, ns / NS
@@ -131,7 +131,7 @@ class _Run:
     # -- one table each -----------------------------------------------------------------------
 
     def _run(self, job: str | None, labels: Mapping[str, str]) -> Row:
-        ledger, facts = self.ledger, self.ledger.facts
+        ledger, facts = self.ledger, self.ledger.metadata
         recorded = facts.get("labels")
         labels_of_run = redact.data({**(recorded if isinstance(recorded, dict) else {}), **labels})
         versions = facts.get("versions")
@@ -219,14 +219,14 @@ class _Run:
 
     def _checkpoints(self) -> Iterator[Row]:
         # A Checkpointer records more than the saves that the probe recognizes.
-        attempts_with_saves = {outcome.attempt for outcome in self.ledger.saved}
-        for outcome in self.ledger.saved:
+        attempts_with_saves = {outcome.attempt for outcome in self.ledger.outcomes}
+        for outcome in self.ledger.outcomes:
             yield self._key(outcome.attempt) | {
                 "at": self._at(outcome.at),
                 "step": outcome.step,
                 "level": outcome.level,
                 "blocked_s": outcome.blocked / NS,
-                "slower_s": outcome.slower / NS,
+                "slower_s": outcome.step_slowdown / NS,
                 "durable_s": outcome.durable / NS,
                 "bytes": outcome.size or None,
                 "error": redact.text(outcome.error) or None,
@@ -251,7 +251,7 @@ class _Run:
         for compile_ in self.ledger.compiles:
             key = (
                 compile_.attempt,
-                compile_.where,
+                compile_.location,
                 compile_.reason,
                 compile_.recompile,
                 compile_.cached,

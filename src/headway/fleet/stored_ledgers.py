@@ -61,7 +61,7 @@ def ledger_from_rows(run: StoreRow, rows: Mapping[str, Sequence[StoreRow]]) -> L
         running=run["running"],
         command=_split_command(run["command"] or ""),
         exit_code=run["exit_code"],
-        saved=saved,
+        outcomes=saved,
     )
 
 
@@ -166,7 +166,7 @@ def _checkpointer_saves(
                 at=_at(row, starts),
                 level=row["level"],
                 blocked=_ns(row["blocked_s"]) or 0,
-                slower=_ns(row["slower_s"]) or 0,
+                step_slowdown=_ns(row["slower_s"]) or 0,
                 durable=_ns(row["durable_s"]) or 0,
                 size=row["bytes"] or 0,
                 error=row["error"] or "",
@@ -181,7 +181,7 @@ def _compiles(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[
             rank=0,
             start=start,
             end=start + (_ns(row["seconds"]) or 0),
-            where=row["place"],
+            location=row["place"],
             trigger="",
             reason=row["reason"] or "",
             recompile=row["recompile"],

@@ -24,8 +24,8 @@ def find_launches(
     launches = [_launch(group, processes, alignment) for group in groups.values()]
     for name in sorted({p.launch for p in processes} - known):
         members = [p for p in processes if p.launch == name]
-        begin = min(alignment.at(p, p.begin) for p in members)
-        end = max(alignment.at(p, p.last_sign()) for p in members)
+        begin = min(alignment.to_run_time(p, p.begin) for p in members)
+        end = max(alignment.to_run_time(p, p.last_sign()) for p in members)
         silent = [p for p in members if not any(True for _ in p.named("exit"))]
         ended = all(p.ended for p in silent)
         raised = any(True for p in members for _ in p.named("error"))
@@ -44,13 +44,13 @@ def _launch(
     """From the launchers of one launch: one, or one on each node."""
     members = [p for p in processes if p.launch == group[0].launch]
     exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
-    begin = min(alignment.at(x, x.begin) for x in group)
-    ends = [begin, *(alignment.at(x, event["t"]) for x, event in exits)]
+    begin = min(alignment.to_run_time(x, x.begin) for x in group)
+    ends = [begin, *(alignment.to_run_time(x, event["t"]) for x, event in exits)]
     silent = [x for x in group if not any(True for _ in x.named("exit"))]
     decided = any(True for x in group for _ in x.named("decision"))
     over = decided or all(x.ended for x in silent)
     if (silent and not decided) or not exits:
-        ends += [alignment.at(x, x.last_sign()) for x in (*group, *members)]
+        ends += [alignment.to_run_time(x, x.last_sign()) for x in (*group, *members)]
     codes = [event.get("code") for _, event in exits]
     launch = Launch(
         name=group[0].launch,
@@ -64,16 +64,16 @@ def _launch(
         for launcher in group:
             value = launcher.facts.get(key)
             if type(value) is int and 0 < value <= launcher.wall:
-                since = alignment.at(launcher, launcher.opened) - (launcher.wall - value)
+                since = alignment.to_run_time(launcher, launcher.opened) - (launcher.wall - value)
                 setattr(launch, key, min(since, launch.begin, getattr(launch, key) or since))
     signals = [
-        (alignment.at(x, e["t"]), str(x.name), e.get("signal"))
+        (alignment.to_run_time(x, e["t"]), str(x.name), e.get("signal"))
         for x in group
         for e in x.named("signal")
     ]
     if signals:
         launch.stopped_at, _, launch.stop_signal = min(signals, key=lambda signal: signal[:2])
-    spawns = [alignment.at(x, e["t"]) for x in group for e in x.named("spawn")]
+    spawns = [alignment.to_run_time(x, e["t"]) for x in group for e in x.named("spawn")]
     launch.spawned = min(spawns, default=None)
     return launch
 
@@ -122,7 +122,7 @@ def find_attempts(
             attempt = AttemptRecord(launch, generation, 0, agents=agents, others=others)
             attempt.begin = launch.begin
             if index:
-                first_begin = min(rank.begin for rank in attempt.lives)
+                first_begin = min(rank.begin for rank in attempt.ranks)
                 attempt.begin = min(max(first_begin, launch.begin), launch.end)
             attempts.append(attempt)
     following: list[AttemptRecord | None] = [*attempts[1:], None]
@@ -195,13 +195,13 @@ def shares_pids(witness: Journal, journal: Journal) -> bool:
 def _generations(ranks: Sequence[Journal], alignment: ClockAlignment) -> list[list[RankRecord]]:
     """A rank that appears again, after its first process ended, is another life."""
     by_key: dict[tuple[int, int], list[RankRecord]] = {}
-    ordered = sorted(ranks, key=lambda p: (p.restart, alignment.at(p, p.begin), p.name))
+    ordered = sorted(ranks, key=lambda p: (p.restart, alignment.to_run_time(p, p.begin), p.name))
     last: dict[tuple[int, int], tuple[int, int]] = {}  # (restart, rank) -> (generation, end)
     nameless: dict[int, list[int]] = {}  # ends of those that never said which rank they are
     for journal in ordered:
         begin, end = (
-            alignment.at(journal, journal.begin),
-            alignment.at(journal, journal.last_sign()),
+            alignment.to_run_time(journal, journal.begin),
+            alignment.to_run_time(journal, journal.last_sign()),
         )
         rank = journal.rank
         if rank is None:
@@ -242,8 +242,8 @@ def _settle_end(
     launch = attempt.launch
     next_in_launch = after is not None and after.launch is launch
     if launch.stopped_at is not None and not next_in_launch:
-        attempt.told_to_stop = launch.stopped_at
-    attempt.last = not next_in_launch
+        attempt.stop_requested_at = launch.stopped_at
+    attempt.is_last_of_launch = not next_in_launch
     attempt.outcome = _outcome(attempt, after if next_in_launch else None)
     if attempt.outcome in ("completed", "running"):
         attempt.end = launch.end
@@ -276,10 +276,10 @@ def _handed_over(attempt: AttemptRecord, following: AttemptRecord) -> bool:
     """All ranks ended in order, and no agent has restarted them: another program follows."""
     failed = _failed_pids(attempt.launch)
     restarts = [
-        max(rank.journal.restart for rank in record.lives) for record in (attempt, following)
+        max(rank.journal.restart for rank in record.ranks) for record in (attempt, following)
     ]
     return restarts[0] >= restarts[1] and all(
-        rank.left_in_order and not _is_among(rank.journal, failed) for rank in attempt.lives
+        rank.exited_cleanly and not _is_among(rank.journal, failed) for rank in attempt.ranks
     )
 
 
@@ -294,7 +294,7 @@ def _interrupted(attempt: AttemptRecord) -> bool:
     """A SIGINT that the launcher did not get: then only the job can tell."""
     if attempt.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
         return True
-    journals = [*attempt.agents, *(rank.journal for rank in attempt.lives)]
+    journals = [*attempt.agents, *(rank.journal for rank in attempt.ranks)]
     errors = [
         (str(e.get("type")), str(e.get("message"))) for j in journals for e in j.named("error")
     ]
@@ -315,8 +315,8 @@ def _first_death_seen(
     seen_at: list[int] = []
     deaths = [*_deaths(attempt.launch.journals, alignment, "death")]
     deaths += _deaths(attempt.agents, alignment, "worker_failed")
-    unclean = [rank for rank in attempt.lives if not rank.left_in_order]
-    for rank in unclean or attempt.lives:
+    unclean = [rank for rank in attempt.ranks if not rank.exited_cleanly]
+    for rank in unclean or attempt.ranks:
         journal = rank.journal
         times = sorted(t for x, pid, t in deaths if pid == journal.pid and shares_pids(x, journal))
         seen_at += [t for t in times if t >= rank.begin][
@@ -326,9 +326,9 @@ def _first_death_seen(
         return min(seen_at) if unclean else max(seen_at)
     if attempt.launch.exit_code is not None and not next_in_launch:
         return attempt.launch.end
-    signs = [rank.last_sign for rank in attempt.lives]
+    signs = [rank.last_sign for rank in attempt.ranks]
     if not next_in_launch:  # the launchers died too, and had not seen it until then
-        signs += [alignment.at(x, x.last_sign()) for x in attempt.launch.journals]
+        signs += [alignment.to_run_time(x, x.last_sign()) for x in attempt.launch.journals]
     return max(signs, default=attempt.launch.end)
 
 
@@ -339,4 +339,4 @@ def _deaths(
     for witness in witnesses:
         for fields in witness.named(event):
             if type(fields.get("pid")) is int:
-                yield witness, fields["pid"], alignment.at(witness, fields["t"])
+                yield witness, fields["pid"], alignment.to_run_time(witness, fields["t"])

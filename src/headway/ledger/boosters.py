@@ -25,12 +25,12 @@ def comparison_key(torch: str, gpus: Sequence[str], ranks: int) -> str:
 
 def active_boosters(ledger: Ledger) -> frozenset[str]:
     """Boosters that a run had, as far as that is known, or that --auto left out for a reason."""
-    on = set(_texts(ledger.facts.get("boosters")))
+    on = set(_texts(ledger.metadata.get("boosters")))
     if ledger.auto is not None:
         on |= {booster.name for booster in ledger.auto.boosters}
-    if ledger.archives or ledger.archived:
+    if ledger.archives or ledger.archives_saved:
         on.add("compile_cache")
-    if ledger.behind is not None:
+    if ledger.async_save is not None:
         on.add("async_save")
     if any((failure.decision or "").startswith("restart") for failure in ledger.failures):
         on.add("restarts")
@@ -43,7 +43,7 @@ def auto_run(ledger: Ledger, journals: Sequence[Journal]) -> AutoRun | None:
     if not events:
         return None
     first, last = events[0], events[-1]
-    versions = ledger.facts.get("versions")
+    versions = ledger.metadata.get("versions")
     torch = str(versions.get("torch") or "") if isinstance(versions, Mapping) else ""
     kind = comparison_key(torch, _texts(first.get("gpus")), len(ledger.ranks))
     baselines = _mapping(_mapping(first.get("known")).get(kind))
@@ -58,7 +58,7 @@ def auto_run(ledger: Ledger, journals: Sequence[Journal]) -> AutoRun | None:
         for name, why in off.items()
         if name not in on
     ]
-    return AutoRun(job=str(first.get("job") or ""), kind=kind, boosters=tuple(results))
+    return AutoRun(job=str(first.get("job") or ""), comparison_key=kind, boosters=tuple(results))
 
 
 def _result(name: str, evidence: _RunEvidence, taken_back: str) -> BoosterResult:
@@ -68,8 +68,8 @@ def _result(name: str, evidence: _RunEvidence, taken_back: str) -> BoosterResult
         state="acted" if acted else ("off" if taken_back else "on"),
         what=what,
         why=taken_back,
-        here=time if acted else None,
-        before=baseline if acted else None,
+        time=time if acted else None,
+        baseline=baseline if acted else None,
     )
 
 
@@ -110,11 +110,11 @@ def cold_recovery(ledger: Ledger, journals: Sequence[Journal]) -> int | None:
 def _compile_cache(evidence: _RunEvidence) -> Effect:
     hits = [load for load in evidence.ledger.archives if load.level != "miss"]
     if not hits:
-        saved = evidence.ledger.archived
+        saved = evidence.ledger.archives_saved
         return False, "an archive was made for the next run" if saved else "", None, None
     first = [load for load in hits if load.attempt == hits[0].attempt]
     what = f"{sum(load.files for load in first)} files of compiled code"
-    return True, what, max(load.here for load in first), evidence.known.get("compile_s")
+    return True, what, max(load.compile for load in first), evidence.known.get("compile_s")
 
 
 def _learn(evidence: _RunEvidence) -> Effect:
@@ -144,13 +144,13 @@ def _autotune(evidence: _RunEvidence) -> Effect:
 
 
 def _async_save(evidence: _RunEvidence) -> Effect:
-    saves = evidence.ledger.behind
+    saves = evidence.ledger.async_save
     if saves is None or not saves.saves:
         return False, "", None, None
     ledger = evidence.ledger
     # As the figure that is known: of a checkpoint, with what is saved in the loop all the same.
     time = ledger.buckets.get("waste.checkpoint_block", 0)
-    time += saves.waited // max(len(ledger.ranks), 1)
+    time += saves.wait // max(len(ledger.ranks), 1)
     each = evidence.known.get("save_s")
     baseline = None if each is None or not ledger.saves else each * ledger.saves
     return True, f"{saves.saves} file(s) of {ledger.saves} checkpoint(s)", time, baseline
@@ -179,7 +179,7 @@ def _hang_watch(evidence: _RunEvidence) -> Effect:
 
 
 def _publish(evidence: _RunEvidence) -> Effect:
-    publish = evidence.ledger.publish
+    publish = evidence.ledger.published_by
     if publish is None:
         return False, "", None, None
     what = f"failed: {publish.error}" if publish.error else "handed to a job of its own"

@@ -51,7 +51,7 @@ def build_ledger(
     *,
     run: str = "",
     problems: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Ledger:
     """Compute the ledger of one run. The order of `journals` does not matter."""
     ordered = sorted(journals, key=lambda j: (j.begin, j.name))
@@ -76,8 +76,8 @@ def build_ledger(
     outcomes = checkpoints.checkpoint_outcomes(attempts, zero)
     buckets = time_by_bucket(segments)
     count, between = checkpoints.count_saves(saves)
-    rhythms = checkpoints.save_intervals(attempts)
-    to_disk = next((interval for interval in rhythms if interval.level == "disk"), None)
+    intervals = checkpoints.save_intervals(attempts)
+    to_disk = next((interval for interval in intervals if interval.level == "disk"), None)
     recommended = to_disk.recommended if to_disk else None
     if recommended is None:
         recommended = checkpoints.recommended_interval(outcomes, saves, failures, end - zero)
@@ -103,7 +103,7 @@ def build_ledger(
         compiles=compiles.find_compiles(attempts, zero),
         compile_parts=compiles.compile_parts(attempts, timelines),
         rank_compiles=compiles.compiles_by_rank(attempts, timelines),
-        gave_up=compiles.recompile_limit_hits(attempts, zero),
+        recompile_limit_hits=compiles.recompile_limit_hits(attempts, zero),
         gaps=notes.longest_gaps(timelines, zero),
         notes=notes.collect_notes(problems, alignment, launches, attempts, ordered),
         started_at=_started_at(launches, ordered, alignment, zero),
@@ -111,13 +111,13 @@ def build_ledger(
         command=_command(launchers),
         exit_code=_exit_code(launches),
         batches_per_step=_batches_per_step(attempts),
-        facts=dict(facts or {}),
+        metadata=dict(metadata or {}),
         archives=compile_cache.compile_cache_loads(attempts),
         stages=startup_stages.stage_graphs(attempts, zero),
-        archived=compile_cache.count_archives_saved(attempts),
-        groups_made=communication.process_groups(attempts),
-        early_calls=communication.pre_step_collectives(attempts),
-        behind=checkpoints.async_saves(attempts),
+        archives_saved=compile_cache.count_archives_saved(attempts),
+        process_groups=communication.process_groups(attempts),
+        pre_step_collectives=communication.pre_step_collectives(attempts),
+        async_save=checkpoints.async_saves(attempts),
         notices=preemption.notices(
             attempts, resumes, timelines, durable_saves(outcomes, saves), zero
         ),
@@ -125,9 +125,9 @@ def build_ledger(
             replace(f, at=f.at - zero)
             for f in fault_injection.find_faults(attempts, failures, alignment)
         ),
-        saved=outcomes,
-        rhythms=rhythms,
-        publishes=publish.publish_from_events(attempts),
+        outcomes=outcomes,
+        save_intervals=intervals,
+        publishes_run=publish.publish_from_events(attempts),
         recovered=tuple((recovery.attempt, recovery.until) for recovery in recoveries),
         rolled_back=rolled_back_ranges(attempts, resumes),
         paused=sum(item.paused for item in outside),
@@ -146,7 +146,7 @@ def _remove_uncounted_time(
     by = 0
     for launch in launches:
         by += before.get(launch.name, 0)
-        alignment.earlier((j for j in journals if by and j.launch == launch.name), by)
+        alignment.move_earlier((j for j in journals if by and j.launch == launch.name), by)
 
 
 def _uncounted_stretches(
@@ -227,7 +227,7 @@ def _rank_ledgers(
     zero: int,
     end: int,
 ) -> tuple[RankLedger, ...]:
-    numbers = sorted({record.rank for attempt in attempts for record in attempt.lives})
+    numbers = sorted({record.rank for attempt in attempts for record in attempt.ranks})
     out = []
     for rank in numbers:
         pieces: list[list[Segment]] = []
@@ -237,8 +237,8 @@ def _rank_ledgers(
         for index, (attempt, resume, timeline) in enumerate(
             zip(attempts, resumes, timelines, strict=True)
         ):
-            records = [x for x in attempt.lives if x.rank == rank]
-            accounts = [x for x in timeline.lives if x.rank == rank]
+            records = [x for x in attempt.ranks if x.rank == rank]
+            accounts = [x for x in timeline.ranks if x.rank == rank]
             if not records or not accounts:
                 pieces.append([Segment(attempt.begin, attempt.end, UNKNOWN)])
                 absent += (
@@ -265,28 +265,28 @@ def _rank_ledgers(
 
 
 def _from_start(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    return tuple(Segment(s.start - zero, s.end - zero, s.leaf) for s in segments)
+    return tuple(Segment(s.start - zero, s.end - zero, s.bucket) for s in segments)
 
 
 def _attempt(index: int, attempt: AttemptRecord, resume: Resume, zero: int) -> Attempt:
     steps = min((rank.steps for rank in attempt.trainers()), default=0)
-    known = resume.base or (index and steps)  # before that it may still load something
+    known = resume.resumed_step or (index and steps)  # before that it may still load something
     return Attempt(
         index=index,
         start=attempt.begin - zero,
         end=attempt.end - zero,
         outcome=attempt.outcome,
-        ranks=tuple(rank.rank for rank in attempt.lives),
+        ranks=tuple(rank.rank for rank in attempt.ranks),
         world=_world(attempt),
-        first_step=resume.base + 1 if steps else None,
+        first_step=resume.resumed_step + 1 if steps else None,
         last_step=resume.last_step(steps) if steps else None,
-        resumed_from=resume.base if known else None,
+        resumed_from=resume.resumed_step if known else None,
         resumed_by=checkpoints.resume_level(attempt),
     )
 
 
 def _world(attempt: AttemptRecord) -> int | None:
-    worlds = [rank.journal.world for rank in attempt.lives if rank.journal.world is not None]
+    worlds = [rank.journal.world for rank in attempt.ranks if rank.journal.world is not None]
     return max(worlds, default=None)
 
 
@@ -314,8 +314,10 @@ def _started_at(
     """By the wall clock of the first launcher, else of the process that was there first."""
     if not journals:
         return 0
-    first = min(launches[0].journals or journals, key=lambda j: (alignment.at(j, j.opened), j.name))
-    return first.wall - (alignment.at(first, first.opened) - zero)
+    first = min(
+        launches[0].journals or journals, key=lambda j: (alignment.to_run_time(j, j.opened), j.name)
+    )
+    return first.wall - (alignment.to_run_time(first, first.opened) - zero)
 
 
 def _command(launchers: Sequence[Journal]) -> tuple[str, ...]:

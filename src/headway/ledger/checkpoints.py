@@ -35,7 +35,7 @@ def checkpoint_outcomes(
     """Each save of all ranks, in the order in which its end was known."""
     outcomes: dict[tuple[int, int, str], CheckpointOutcome] = {}
     for index, attempt in enumerate(attempts):
-        for rank in attempt.lives:
+        for rank in attempt.ranks:
             for event in _events(rank, "checkpoint"):
                 outcome = _outcome(index, event, event["t"] + rank.shift - zero)
                 key = (outcome.attempt, outcome.step, outcome.level)
@@ -49,7 +49,7 @@ def save_intervals(attempts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...
     """Of each level what was said last, by the lowest rank that says it: rank 0's counts."""
     by_level = {}
     for attempt in attempts:
-        for rank in sorted(attempt.lives, key=lambda rank: -rank.rank):
+        for rank in sorted(attempt.ranks, key=lambda rank: -rank.rank):
             for event in _events(rank, "checkpoint"):
                 if (interval := _seconds(event.get("interval_s"))) is not None:
                     by_level[event["level"]] = _save_interval(event, interval)
@@ -58,7 +58,7 @@ def save_intervals(attempts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...
 
 def resume_level(attempt: AttemptRecord) -> str | None:
     """Which level the attempt went on from."""
-    for rank in sorted(attempt.lives, key=lambda rank: rank.rank):
+    for rank in sorted(attempt.ranks, key=lambda rank: rank.rank):
         for event in _events(rank, "restored"):
             first = rank.first_step_end
             if first is None or event["t"] + rank.shift < first:
@@ -80,7 +80,7 @@ def _outcome(attempt: int, event: dict[str, Any], at: int) -> CheckpointOutcome:
         at=at,
         level=event["level"],
         blocked=_ns(event.get("blocked_s")),
-        slower=_ns(event.get("slower_s")),
+        step_slowdown=_ns(event.get("slower_s")),
         durable=_ns(event.get("durable_s")),
         size=size if type(size) is int and size > 0 else 0,
         error=str(event.get("error") or ""),
@@ -95,7 +95,7 @@ def _merge_ranks(first: CheckpointOutcome, second: CheckpointOutcome) -> Checkpo
         at=max(first.at, second.at),
         level=first.level,
         blocked=max(first.blocked, second.blocked),
-        slower=max(first.slower, second.slower),
+        step_slowdown=max(first.step_slowdown, second.step_slowdown),
         durable=max(first.durable, second.durable),
         size=first.size + second.size,
         error=first.error or second.error,
@@ -137,17 +137,17 @@ def count_saves(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
 
 def async_saves(attempts: Sequence[AttemptRecord]) -> AsyncSave | None:
     """Over all ranks and attempts; None where nothing was saved so."""
-    events = [e for d in attempts for rank in d.lives for e in rank.journal.named("behind")]
+    events = [e for d in attempts for rank in d.ranks for e in rank.journal.named("behind")]
     if not events:
         return None
     written = [event for event in events if "bytes" in event]
     return AsyncSave(
         saves=sum("error" not in event for event in written),
         blocked=sum(_number(event.get("blocked")) for event in written),
-        written=sum(map(_duration, written)),
-        waited=sum(_duration(event) for event in events if "waited" in event),
+        write=sum(map(_duration, written)),
+        wait=sum(_duration(event) for event in events if "waited" in event),
         failed=sum("error" in event for event in written),
-        plain=Counter(str(event["why"])[:200] for event in events if "why" in event),
+        sync_fallbacks=Counter(str(event["why"])[:200] for event in events if "why" in event),
     )
 
 
@@ -201,7 +201,7 @@ def interval_inputs(
     files = merge_files(checkpoints)
     if not wall or not (to_disk or files):
         return None
-    costs = [s.blocked + s.slower for s in to_disk] or [s.blocked for s in files]
+    costs = [s.blocked + s.step_slowdown for s in to_disk] or [s.blocked for s in files]
     late = [max(s.durable - s.blocked, 0) for s in to_disk] or [
         max((s.written or 0) - s.blocked, 0) for s in files
     ]
@@ -216,7 +216,7 @@ def interval_inputs(
 
 def ledger_interval_inputs(ledger: Ledger) -> IntervalInputs | None:
     """The same of a ledger."""
-    return interval_inputs(ledger.saved, ledger.checkpoints, ledger.failures, ledger.wall)
+    return interval_inputs(ledger.outcomes, ledger.checkpoints, ledger.failures, ledger.wall)
 
 
 def recommended_interval(
@@ -240,7 +240,9 @@ def count_restartable(failures: Sequence[Failure]) -> int:
 def blocked_each(ledger: Ledger) -> int | None:
     """What one save to disk blocks on average, in ns."""
     times = [
-        outcome.blocked for outcome in ledger.saved if outcome.level == "disk" and not outcome.error
+        outcome.blocked
+        for outcome in ledger.outcomes
+        if outcome.level == "disk" and not outcome.error
     ]
     times = times or [save.blocked for save in merge_files(ledger.checkpoints)]
     return sum(times) // len(times) if times else None

@@ -23,13 +23,13 @@ class ClockAlignment:
 
     shifts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)  # boots that are settled
+    settled_boots: set[str] = field(default_factory=set)  # boots that are settled
 
-    def at(self, journal: Journal, t: int) -> int:
+    def to_run_time(self, journal: Journal, t: int) -> int:
         """A journal's own time on the axis of the run."""
         return t + self.shifts[journal.name]
 
-    def earlier(self, journals: Iterable[Journal], by: int) -> None:
+    def move_earlier(self, journals: Iterable[Journal], by: int) -> None:
         """Move journals on the axis: something before them is no part of it."""
         for journal in journals:
             self.shifts[journal.name] -= by
@@ -140,10 +140,10 @@ def _place_members(
     alignment: ClockAlignment,
     boots: Boots,
 ) -> None:
-    alignment.seen.add(reference.boot)
+    alignment.settled_boots.add(reference.boot)
     home = boots.shifts[reference.boot]
     for boot, group in sorted(_by_boot(members).items()):
-        if boot not in alignment.seen:
+        if boot not in alignment.settled_boots:
             _place_foreign(boot, reference, launcher, group, home, alignment, boots)
         for member in group:
             alignment.shifts[member.name] = boots.shifts[boot]
@@ -159,7 +159,7 @@ def _place_foreign(
     boots: Boots,
 ) -> None:
     """A host that is not the launcher's, when it is seen for the first time."""
-    alignment.seen.add(boot)
+    alignment.settled_boots.add(boot)
     guess = home + _offset(_first(group), reference)
     shift = boots.shifts.get(boot, guess)
     if launcher is not None and not any(member.role == "launcher" for member in group):

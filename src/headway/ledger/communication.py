@@ -20,7 +20,7 @@ TEXTS = ("where", "what", "desc", "backend")
 def process_groups(attempts: Sequence[AttemptRecord]) -> tuple[ProcessGroups, ...]:
     """By place; the costliest first."""
     rows = _merge_rows(attempts, "groups", GROUP, _groups, _add_attempts)
-    return tuple(sorted(rows, key=lambda row: (-row.needless, -row.ns, row.where, row.desc)))
+    return tuple(sorted(rows, key=lambda row: (-row.avoidable, -row.ns, row.where, row.desc)))
 
 
 def pre_step_collectives(attempts: Sequence[AttemptRecord]) -> tuple[PreStepCollectives, ...]:
@@ -32,7 +32,7 @@ def pre_step_collectives(attempts: Sequence[AttemptRecord]) -> tuple[PreStepColl
             ranks=max(first.ranks, second.ranks),
             times=max(first.times, second.times),
             ns=first.ns + second.ns,
-            least=first.least + second.least,
+            min_time=first.min_time + second.min_time,
             bytes=max(first.bytes, second.bytes),
         )
 
@@ -61,7 +61,7 @@ def _merge_rows(
 
 def _rows(attempt: AttemptRecord, kind: str) -> Iterator[Row]:
     """What each rank told last."""
-    for rank in attempt.lives:
+    for rank in attempt.ranks:
         events = list(rank.journal.named("communication"))
         rows = events[-1].get(kind) if events else None
         for row in rows if isinstance(rows, list) else ():
@@ -96,10 +96,10 @@ def _groups(key: Key, rows: list[Row]) -> ProcessGroups:
         made=_most(rows, "made"),
         used=_most(rows, "used"),
         unused=_least(members, "unused"),
-        again=_least(members, "again"),
+        duplicate=_least(members, "again"),
         ns=_most(rows, "ns"),
-        needless=min(map(_avoidable, members)),
-        settled=all(row["settled"] for row in rows),
+        avoidable=min(map(_avoidable, members)),
+        complete=all(row["settled"] for row in rows),
     )
 
 
@@ -118,10 +118,10 @@ def _add_attempts(first: ProcessGroups, second: ProcessGroups) -> ProcessGroups:
         made=max(first.made, second.made),
         used=max(first.used, second.used),
         unused=min(first.unused, second.unused),
-        again=max(first.again, second.again),
+        duplicate=max(first.duplicate, second.duplicate),
         ns=first.ns + second.ns,
-        needless=first.needless + second.needless,
-        settled=first.settled or second.settled,
+        avoidable=first.avoidable + second.avoidable,
+        complete=first.complete or second.complete,
     )
 
 
@@ -132,7 +132,7 @@ def _calls(key: Key, rows: list[Row]) -> PreStepCollectives:
         ranks=len(rows),
         times=_most(rows, "times"),
         ns=_most(rows, "ns"),
-        least=_least(rows, "ns"),
+        min_time=_least(rows, "ns"),
         bytes=_most(rows, "bytes"),
     )
 

@@ -34,8 +34,8 @@ def _load(index: int, attempt: AttemptRecord, event: dict[str, Any]) -> CompileC
         files=_number(event.get("files")),
         bytes=_number(event.get("bytes")),
         load=max(_number(event.get("end")) - event["t"], 0),
-        cold=int(_seconds(event.get("cold_s")) * NS),
-        here=max((_compiling(rank) for rank in attempt.lives), default=0),
+        compile_cold=int(_seconds(event.get("cold_s")) * NS),
+        compile=max((_compiling(rank) for rank in attempt.ranks), default=0),
     )
 
 

@@ -31,7 +31,7 @@ def find_compiles(attempts: Sequence[AttemptRecord], zero: int) -> tuple[Compile
     out = [
         compiled
         for index, attempt in enumerate(attempts)
-        for rank in attempt.lives
+        for rank in attempt.ranks
         for compiled in _of_life(index, rank, zero)
     ]
     return tuple(sorted(out, key=lambda c: (c.start, c.rank)))
@@ -48,13 +48,16 @@ def _of_life(index: int, rank: RankRecord, zero: int) -> list[Compile]:
         if place is None or not number:
             places[number] = len(compiles)
             compiles.append(
-                replace(_compile(index, rank, span, zero), missed=_missed_precompile(span, ahead))
+                replace(
+                    _compile(index, rank, span, zero),
+                    missed_precompile=_missed_precompile(span, ahead),
+                )
             )
             continue
         first = compiles[place]
         cached = first.cached and span.fields.get("cached") is not False
-        later = first.later + (span.end or span.start) - span.start
-        compiles[place] = replace(first, later=later, cached=cached)
+        later = first.backward + (span.end or span.start) - span.start
+        compiles[place] = replace(first, backward=later, cached=cached)
     return compiles
 
 
@@ -102,13 +105,13 @@ def _compile(index: int, rank: RankRecord, span: Span, zero: int) -> Compile:
         rank=rank.rank,
         start=span.start + shift,
         end=(span.end or span.start) + shift,
-        where=str(fields.get("where") or fields.get("compile_id") or "?"),
+        location=str(fields.get("where") or fields.get("compile_id") or "?"),
         trigger=str(fields.get("trigger") or ""),
         reason=reason or ("compiled after the first step" if started else ""),
         recompile=bool(reason) or started,
         cached=fields.get("cached") is True,
         caller=str(fields.get("caller") or ""),
-        seen=guard_values if isinstance(guard_values, dict) else {},
+        guard_values=guard_values if isinstance(guard_values, dict) else {},
     )
 
 
@@ -126,7 +129,7 @@ def recompile_limit_hits(
             reason=str(event.get("reason") or ""),
         )
         for index, attempt in enumerate(attempts)
-        for rank in attempt.lives
+        for rank in attempt.ranks
         for event in rank.journal.named("recompile_limit")
     )
 
@@ -137,7 +140,7 @@ def compiles_by_rank(
     """What each rank's time in the compiler went to, and what its caches had."""
     by_rank: dict[int, RankCompiles] = {}
     for attempt, timeline in zip(attempts, timelines, strict=True):
-        for record, account in zip(attempt.lives, timeline.lives, strict=True):
+        for record, account in zip(attempt.ranks, timeline.ranks, strict=True):
             caches = _caches(record)
             parts = time_by_bucket(split_compile_time(record, account.segments))
             if not parts and not caches.asked:
@@ -157,13 +160,13 @@ def compile_parts(
     """
     sums: dict[str, int] = {}
     for attempt, timeline in zip(attempts, timelines, strict=True):
-        accounts = dict(zip(map(id, attempt.lives), timeline.lives, strict=True))
+        accounts = dict(zip(map(id, attempt.ranks), timeline.ranks, strict=True))
         ranks = [
             split_compile_time(rank, accounts[id(rank)].segments) for rank in attempt.trainers()
         ]
         ranks.sort(key=lambda parts: -parts[-1].end if parts else 0)
-        layers = [[part for part in parts if part.leaf != "other"] for parts in ranks]
-        compiling = [Segment(s.start, s.end, "other") for s in timeline.segments if s.leaf in PT2]
+        layers = [[part for part in parts if part.bucket != "other"] for parts in ranks]
+        compiling = [Segment(s.start, s.end, "other") for s in timeline.segments if s.bucket in PT2]
         painted = paint(compiling, by_priority(layers))
         for name, ns in time_by_bucket(painted).items():
             sums[name] = sums.get(name, 0) + ns
@@ -172,14 +175,16 @@ def compile_parts(
 
 def split_compile_time(rank: RankRecord, segments: Sequence[Segment]) -> list[Segment]:
     """This rank's time in the compiler, each piece with its part as the leaf."""
-    compiling = [Segment(s.start, s.end, "other") for s in segments if s.leaf in PT2]
+    compiling = [Segment(s.start, s.end, "other") for s in segments if s.bucket in PT2]
     if not compiling:
         return []
     spans = [s for s in rank.journal.spans if s.end is not None]
     named = [Segment(s.start, s.end or 0, WHOLE[s.name]) for s in spans if s.name in WHOLE]
     inner = innermost(named)
     layers = [inner, _graphs(_graph_spans(rank), inner)]
-    parts = [Segment(s.start + rank.shift, s.end + rank.shift, s.leaf) for s in by_priority(layers)]
+    parts = [
+        Segment(s.start + rank.shift, s.end + rank.shift, s.bucket) for s in by_priority(layers)
+    ]
     return paint(compiling, parts)
 
 

@@ -64,36 +64,36 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
             "blocked_s": ledger.buckets.get("waste.checkpoint_block", 0) / NS,
             "interval_s": _s(ledger.save_interval),
             "recommended_interval_s": _s(ledger.recommended_interval),
-            **({"behind": _async_save(ledger.behind)} if ledger.behind else {}),
-            **({"levels": _levels(ledger)} if ledger.saved else {}),
-            **({"failed": _failed_saves(ledger)} if any(s.error for s in ledger.saved) else {}),
+            **({"behind": _async_save(ledger.async_save)} if ledger.async_save else {}),
+            **({"levels": _levels(ledger)} if ledger.outcomes else {}),
+            **({"failed": _failed_saves(ledger)} if any(s.error for s in ledger.outcomes) else {}),
         },
-        **({"publish": _publish_of(ledger, ledger.publish)} if ledger.publish else {}),
-        **({"publishes": _publish(ledger.publishes)} if ledger.publishes else {}),
+        **({"publish": _publish_of(ledger, ledger.published_by)} if ledger.published_by else {}),
+        **({"publishes": _publish(ledger.publishes_run)} if ledger.publishes_run else {}),
         "compile": {
             "cold": cold,
             "cached": sum(not c.recompile and c.cached for c in ledger.compiles),
             "recompiles": [
                 {
-                    "where": c.where,
+                    "where": c.location,
                     "reason": c.reason,
                     "seconds": c.ns / NS,
                     "attempt": c.attempt,
                     "rank": c.rank,
-                    "missed_ahead": c.missed,
+                    "missed_ahead": c.missed_precompile,
                 }
                 for c in ledger.compiles
                 if c.recompile
             ],
             "parts": _parts(ledger.compile_parts),
             "by_rank": [_rank_compiles(rank) for rank in ledger.rank_compiles],
-            "gave_up": [_recompile_limit_hit(hit) for hit in ledger.gave_up],
+            "gave_up": [_recompile_limit_hit(hit) for hit in ledger.recompile_limit_hits],
             "archives": [_compile_cache_load(load) for load in ledger.archives],
-            "archived": ledger.archived,
+            "archived": ledger.archives_saved,
         },
         "communication": {
-            "groups": [_process_groups(groups) for groups in ledger.groups_made],
-            "calls": [_pre_step_collectives(calls) for calls in ledger.early_calls],
+            "groups": [_process_groups(groups) for groups in ledger.process_groups],
+            "calls": [_pre_step_collectives(calls) for calls in ledger.pre_step_collectives],
         },
         "per_rank": [
             {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)} for r in ledger.ranks
@@ -105,10 +105,12 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
 
 def _levels(ledger: Ledger) -> list[dict[str, Any]]:
     """Each level of a Checkpointer: what its saves cost, and how often to make them."""
-    intervals = {outcome.level: outcome for outcome in ledger.rhythms}
+    intervals = {outcome.level: outcome for outcome in ledger.save_intervals}
     levels = []
     for level in ("memory", "disk"):
-        good = [outcome for outcome in ledger.saved if outcome.level == level and not outcome.error]
+        good = [
+            outcome for outcome in ledger.outcomes if outcome.level == level and not outcome.error
+        ]
         if not good:
             continue
         interval = intervals.get(level)
@@ -117,7 +119,7 @@ def _levels(ledger: Ledger) -> list[dict[str, Any]]:
                 "level": level,
                 "saves": len(good),
                 "blocked_s": sum(outcome.blocked for outcome in good) / NS,
-                "slower_s": sum(outcome.slower for outcome in good) / NS,
+                "slower_s": sum(outcome.step_slowdown for outcome in good) / NS,
                 "durable_s": max(outcome.durable for outcome in good) / NS,
                 "bytes": sum(outcome.size for outcome in good),
                 **(_save_interval(interval) if interval else {}),
@@ -147,7 +149,7 @@ def _failed_saves(ledger: Ledger) -> list[dict[str, Any]]:
             "level": outcome.level,
             "error": outcome.error,
         }
-        for outcome in ledger.saved
+        for outcome in ledger.outcomes
         if outcome.error
     ]
 
@@ -217,8 +219,8 @@ def _compile_cache_load(load: CompileCacheLoad) -> dict[str, Any]:
         "files": load.files,
         "bytes": load.bytes,
         "load_s": load.load / NS,
-        "cold_s": load.cold / NS,
-        "compile_s": load.here / NS,
+        "cold_s": load.compile_cold / NS,
+        "compile_s": load.compile / NS,
         "saved_s": load.saved / NS,
     }
 
@@ -226,15 +228,15 @@ def _compile_cache_load(load: CompileCacheLoad) -> dict[str, Any]:
 def _auto(auto: AutoRun) -> dict[str, Any]:
     return {
         "job": auto.job,
-        "kind": auto.kind,
+        "kind": auto.comparison_key,
         "boosters": [
             {
                 "name": booster.name,
                 "state": booster.state,
                 "what": booster.what or None,
                 "why": booster.why or None,
-                "here_s": _s(booster.here),
-                "without_s": _s(booster.before),
+                "here_s": _s(booster.time),
+                "without_s": _s(booster.baseline),
                 "saved_s": _s(booster.saved),
             }
             for booster in auto.boosters
@@ -246,10 +248,10 @@ def _async_save(saves: AsyncSave) -> dict[str, Any]:
     return {
         "saves": saves.saves,
         "blocked_s": saves.blocked / NS,
-        "written_s": saves.written / NS,
-        "waited_s": saves.waited / NS,
+        "written_s": saves.write / NS,
+        "waited_s": saves.wait / NS,
         "failed": saves.failed,
-        "plain": dict(saves.plain),
+        "plain": dict(saves.sync_fallbacks),
     }
 
 
@@ -287,10 +289,10 @@ def _process_groups(groups: ProcessGroups) -> dict[str, Any]:
         "made": groups.made,
         "used": groups.used,
         "unused": groups.unused,
-        "again": groups.again,
+        "again": groups.duplicate,
         "seconds": groups.ns / NS,
-        "needless_s": groups.needless / NS,
-        "settled": groups.settled,
+        "needless_s": groups.avoidable / NS,
+        "settled": groups.complete,
     }
 
 
@@ -301,7 +303,7 @@ def _pre_step_collectives(calls: PreStepCollectives) -> dict[str, Any]:
         "ranks": calls.ranks,
         "times": calls.times,
         "seconds": calls.ns / NS,
-        "least_s": calls.least / NS,
+        "least_s": calls.min_time / NS,
         "bytes": calls.bytes,
     }
 
@@ -340,7 +342,7 @@ def _notice(n: PreemptionNotice) -> dict[str, Any]:
     return {
         "attempt": n.attempt,
         "at_s": n.at / NS,
-        "answer": n.answer,
+        "answer": n.response,
         "step": n.step,
         "accelerators": n.accelerators,
         "saved_s": n.saved / NS,

@@ -77,7 +77,7 @@ def explain(
 
 def _launcher_event(attempt: AttemptRecord, event: str) -> dict[str, Any] | None:
     """What the launcher says of the end of its launch; all nodes say the same."""
-    if not attempt.last:
+    if not attempt.is_last_of_launch:
         return None
     events = [e for launcher in attempt.launch.journals for e in launcher.named(event)]
     return events[0] if events else None
@@ -121,11 +121,11 @@ def _first_clue(attempt: AttemptRecord, alignment: ClockAlignment, hung_ranks: l
         return _Clue(False, attempt.end, -1, "preemption", f"the launcher was sent {name}")
     if attempt.outcome == "preempted":
         return _Clue(False, attempt.end, -1, "preemption", "the ranks were told to stop")
-    clues = [clue for rank in attempt.lives for clue in _clues(rank, attempt, alignment)]
+    clues = [clue for rank in attempt.ranks for clue in _clues(rank, attempt, alignment)]
     clues = clues or _parents_clues(attempt, alignment)
     if clues:
         return min(clues)
-    code = launch.exit_code if attempt.last else None
+    code = launch.exit_code if attempt.is_last_of_launch else None
     if code is not None and code != 0:
         return _Clue(True, attempt.end, -1, _of_code(code), f"the command ended with {_code(code)}")
     return _Clue(True, attempt.end, -1, "unknown", "it ended without leaving a reason")
@@ -139,7 +139,9 @@ def _parents_clues(attempt: AttemptRecord, alignment: ClockAlignment) -> list[_C
             kind, message = str(error.get("type", "")), str(error.get("message", ""))
             category = "unknown" if "ProcessExited" in kind else _of_exception(kind, message)
             text = f"process {journal.pid} raised {kind}: {_first_line(message)}"[:300]
-            clues.append(_Clue(True, alignment.at(journal, error["t"]), -1, category, text))
+            clues.append(
+                _Clue(True, alignment.to_run_time(journal, error["t"]), -1, category, text)
+            )
     return clues
 
 
@@ -170,9 +172,14 @@ def _clues(rank: RankRecord, attempt: AttemptRecord, alignment: ClockAlignment) 
         if not isinstance(code, int) or code in (0, -signal.SIGTERM):
             continue  # ended by its agent because another rank failed
         text = f"rank {rank.rank} ended with {_code(code)}"
-        at = alignment.at(witness, event["t"])
+        at = alignment.to_run_time(witness, event["t"])
         clues.append(_Clue(code > 0, at, rank.rank, _of_code(code), text))
-    if not clues and attempt.last and len(attempt.lives) == 1 and attempt.launch.exit_code:
+    if (
+        not clues
+        and attempt.is_last_of_launch
+        and len(attempt.ranks) == 1
+        and attempt.launch.exit_code
+    ):
         code = attempt.launch.exit_code
         text = f"rank {rank.rank} ended with {_code(code)}"
         clues.append(_Clue(code > 0, rank.last_sign, rank.rank, _of_code(code), text))

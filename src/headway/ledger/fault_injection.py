@@ -25,7 +25,7 @@ def find_faults(
     events: list[_FaultEvent] = []
     for journal in _journals(attempts):
         for event in journal.named("fault"):
-            at = alignment.at(journal, event["t"])
+            at = alignment.to_run_time(journal, event["t"])
             index = _attempt(attempts, journal.launch, at)
             events.append((at, index, journal.name, event))
     events = _merge_ranks(sorted(events, key=lambda entry: entry[:3]))
@@ -53,14 +53,19 @@ def _never_fired(
         for number, line in enumerate(lines if isinstance(lines, list) else [], 1):
             if number not in fired and isinstance(line, dict):
                 fields = {**line, "who": "nobody", "missed": NEVER_FIRED}
-                yield alignment.at(journal, event["t"]), len(attempts) - 1, journal.name, fields
+                yield (
+                    alignment.to_run_time(journal, event["t"]),
+                    len(attempts) - 1,
+                    journal.name,
+                    fields,
+                )
 
 
 def _journals(attempts: Sequence[AttemptRecord]) -> Iterator[Journal]:
     """Each one once; launchers, agents and helpers are shared by the attempts of a launch."""
     names: set[str] = set()
     for attempt in attempts:
-        ranks = [rank.journal for rank in attempt.lives]
+        ranks = [rank.journal for rank in attempt.ranks]
         for journal in (*attempt.launch.journals, *attempt.agents, *attempt.others, *ranks):
             if journal.name not in names:
                 names.add(journal.name)

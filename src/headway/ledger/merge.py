@@ -30,7 +30,7 @@ def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str])
     for time, rank, state in edges:
         if at is not None and at < time:
             bucket = max(not_training.values())[4] if not_training else EFFECTIVE
-            if out and out[-1].leaf == bucket and out[-1].end == at:
+            if out and out[-1].bucket == bucket and out[-1].end == at:
                 out[-1] = Segment(out[-1].start, time, bucket)
             else:
                 out.append(Segment(at, time, bucket))
@@ -55,14 +55,14 @@ def _edges(
     edges: list[tuple[int, int, _State]] = []
     resumes_at = timeline[-1].end  # when this rank is where the others wait for it
     for segment in reversed(timeline):
-        if segment.leaf == EFFECTIVE:
+        if segment.bucket == EFFECTIVE:
             edges.append((segment.start, rank, None))
             resumes_at = segment.start
         else:
-            certainty = 0 if segment.leaf in waiting else 1 if segment.leaf == UNKNOWN else 2
-            priority = (certainty, resumes_at, _TIES.get(segment.leaf, 2), -rank, segment.leaf)
+            certainty = 0 if segment.bucket in waiting else 1 if segment.bucket == UNKNOWN else 2
+            priority = (certainty, resumes_at, _TIES.get(segment.bucket, 2), -rank, segment.bucket)
             edges.append((segment.start, rank, priority))
-            if segment.leaf in waiting:
+            if segment.bucket in waiting:
                 resumes_at = segment.start  # who comes last to the collective holds the others up
     edges.reverse()
     edges.append((timeline[-1].end, rank, None))
@@ -77,7 +77,7 @@ COLLECTIVE_WAIT = frozenset({"start.process_group_init", "recover.process_group_
 class AttemptTimeline:
     """What became of one attempt."""
 
-    lives: tuple[RankAccount, ...]
+    ranks: tuple[RankAccount, ...]
     trainers: tuple[RankAccount, ...]
     segments: tuple[Segment, ...]
     progress_until: int  # the last sign of progress
@@ -87,12 +87,12 @@ class AttemptTimeline:
 def account_attempt(index: int, attempt: AttemptRecord, zero: int) -> AttemptTimeline:
     """Account for every rank of an attempt, and for the attempt as a whole."""
     group = "recover" if attempt.recovers else "start"
-    raised = min((t for rank in attempt.lives if (t := rank.raised) is not None), default=None)
+    raised = min((t for rank in attempt.ranks if (t := rank.raised) is not None), default=None)
     end = AttemptEnd(
-        attempt.begin, attempt.end, group, attempt.outcome, attempt.told_to_stop, zero, raised
+        attempt.begin, attempt.end, group, attempt.outcome, attempt.stop_requested_at, zero, raised
     )
     trainers = attempt.trainers()
-    accounts = {id(rank): account_rank(rank, end, index) for rank in attempt.lives}
+    accounts = {id(rank): account_rank(rank, end, index) for rank in attempt.ranks}
     merged = [accounts[id(rank)] for rank in trainers]
     if merged:
         timelines = [m.segments for m in merged if m.segments]
@@ -100,10 +100,10 @@ def account_attempt(index: int, attempt: AttemptRecord, zero: int) -> AttemptTim
     else:
         segments = _without_ranks(attempt, group)
     steps = [rank.last_step_end for rank in trainers if rank.last_step_end is not None]
-    signs = [rank.last_sign for rank in attempt.lives]
+    signs = [rank.last_sign for rank in attempt.ranks]
     ready = [m.ready for m in merged if m.ready is not None]
     return AttemptTimeline(
-        lives=tuple(accounts.values()),
+        ranks=tuple(accounts.values()),
         trainers=tuple(merged),
         segments=tuple(segments),
         progress_until=_within_attempt(attempt, max(steps or signs or [attempt.begin])),

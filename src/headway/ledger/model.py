@@ -109,8 +109,8 @@ class Checkpoint:
     step: int
     path: str | None
     durable: int | None = None
-    unwritten: bool = False  # its background write is not done, or failed
-    told: bool = False  # its outcome is a CheckpointOutcome
+    not_durable: bool = False  # its background write is not done, or failed
+    from_checkpointer: bool = False  # its outcome is a CheckpointOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class PreemptionNotice:
 
     attempt: int
     at: int
-    answer: NoticeResponse
+    response: NoticeResponse
     accelerators: int
     step: int | None = None  # of the last save
     saved: int = 0  # training since the save before the notice that was kept
@@ -137,7 +137,7 @@ class CheckpointOutcome:
     at: int  # when the outcome was known
     level: str  # "memory" or "disk"
     blocked: int
-    slower: int  # sum over the steps during the save
+    step_slowdown: int  # sum over the steps during the save
     durable: int
     size: int  # bytes, over all ranks
     error: str = ""
@@ -163,10 +163,10 @@ class AsyncSave:
 
     saves: int  # written in the background
     blocked: int  # in the calls that save
-    written: int  # in the background
-    waited: int  # for files that were needed before they were complete
+    write: int  # in the background
+    wait: int  # for files that were needed before they were complete
     failed: int
-    plain: Mapping[str, int]  # number of synchronous saves by reason
+    sync_fallbacks: Mapping[str, int]  # number of synchronous saves by reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,22 +191,24 @@ class Compile:
     rank: int
     start: int
     end: int
-    where: str
+    location: str
     trigger: str
     reason: str
     recompile: bool
     cached: bool
-    later: int = 0  # ns for its backward graph, which is compiled on first use
+    backward: int = 0  # ns for its backward graph, which is compiled on first use
     caller: str = ""
-    seen: Mapping[str, Any] = field(
+    guard_values: Mapping[str, Any] = field(
         default_factory=dict
     )  # the values that the failed guard checked
-    missed: bool = False  # compiled ahead on a fast batch, then again by the first real batch
+    missed_precompile: bool = (
+        False  # compiled ahead on a fast batch, then again by the first real batch
+    )
 
     @property
     def ns(self) -> int:
         """Total time."""
-        return self.end - self.start + self.later
+        return self.end - self.start + self.backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,13 +270,13 @@ class CompileCacheLoad:
     files: int
     bytes: int
     load: int  # time to load, in parallel with the start of the job
-    cold: int  # compile time without the cache
-    here: int  # compile time of this attempt, on the slowest rank
+    compile_cold: int  # compile time without the cache
+    compile: int  # compile time of this attempt, on the slowest rank
 
     @property
     def saved(self) -> int:
         """Compile time that the cache saved."""
-        return max(self.cold - self.here, 0) if self.level != "miss" else 0
+        return max(self.compile_cold - self.compile, 0) if self.level != "miss" else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,13 +287,13 @@ class BoosterResult:
     state: str  # acted, on (with nothing to do) or off
     what: str = ""
     why: str = ""  # reason why it is off or was switched off
-    here: int | None = None  # the time that it reduces
-    before: int | None = None  # the same time without it; None: not known yet
+    time: int | None = None  # the time that it reduces
+    baseline: int | None = None  # the same time without it; None: not known yet
 
     @property
     def saved(self) -> int | None:
         """Time saved, negative if it took longer; None: not known yet."""
-        return None if self.here is None or self.before is None else self.before - self.here
+        return None if self.time is None or self.baseline is None else self.baseline - self.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +301,7 @@ class AutoRun:
     """A run under `headway run --auto`."""
 
     job: str
-    kind: str  # only runs of the same kind are compared
+    comparison_key: str  # only runs of the same kind are compared
     boosters: tuple[BoosterResult, ...]
 
 
@@ -353,10 +355,10 @@ class ProcessGroups:
     made: int  # calls that created a group of which the rank is a member
     used: int
     unused: int
-    again: int  # used groups with the ranks and backend of an earlier group
+    duplicate: int  # used groups with the ranks and backend of an earlier group
     ns: int  # on the slowest rank
-    needless: int  # time of groups of other ranks, unused groups and duplicates
-    settled: bool  # the ranks have exited: unused groups stay unused
+    avoidable: int  # time of groups of other ranks, unused groups and duplicates
+    complete: bool  # the ranks have exited: unused groups stay unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +370,7 @@ class PreStepCollectives:
     ranks: int
     times: int  # of one rank
     ns: int  # on the slowest rank
-    least: int  # on the fastest rank; the difference may be waiting
+    min_time: int  # on the fastest rank; the difference may be waiting
     bytes: int  # pickled by one rank
 
 
@@ -425,22 +427,22 @@ class Ledger:
     command: tuple[str, ...] = ()
     exit_code: int | None = None
     batches_per_step: float | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[PreemptionNotice, ...] = ()  # one for each attempt that was preempted
     faults: tuple[Fault, ...] = ()  # injected ones
     compile_parts: Mapping[str, int] = field(default_factory=dict)  # of the pt2_compile buckets
     rank_compiles: tuple[RankCompiles, ...] = ()
-    gave_up: tuple[RecompileLimitHit, ...] = ()
+    recompile_limit_hits: tuple[RecompileLimitHit, ...] = ()
     archives: tuple[CompileCacheLoad, ...] = ()
     stages: tuple[StageGraph, ...] = ()
-    archived: int = 0  # number of compile archives saved for later jobs
-    groups_made: tuple[ProcessGroups, ...] = ()
-    early_calls: tuple[PreStepCollectives, ...] = ()
-    behind: AsyncSave | None = None
-    saved: tuple[CheckpointOutcome, ...] = ()
-    rhythms: tuple[SaveInterval, ...] = ()  # one for each level
-    publish: Publish | None = None  # the run that published this training
-    publishes: Publish | None = None  # the training that this run published
+    archives_saved: int = 0  # number of compile archives saved for later jobs
+    process_groups: tuple[ProcessGroups, ...] = ()
+    pre_step_collectives: tuple[PreStepCollectives, ...] = ()
+    async_save: AsyncSave | None = None
+    outcomes: tuple[CheckpointOutcome, ...] = ()
+    save_intervals: tuple[SaveInterval, ...] = ()  # one for each level
+    published_by: Publish | None = None  # the run that published this training
+    publishes_run: Publish | None = None  # the training that this run published
     auto: AutoRun | None = None
     # For each time to recover, the interrupted attempt and the one that trained again; None: each
     # attempt and the next one.
@@ -525,5 +527,5 @@ def segments_by_attempt(
         while start < segment.end:
             place = bisect_right(ends, start)
             end = min([segment.end, *ends[place : place + 1]])
-            yield place, Segment(start, end, segment.leaf)
+            yield place, Segment(start, end, segment.bucket)
             start = end

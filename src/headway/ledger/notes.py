@@ -60,7 +60,7 @@ def _silent_launchers(launch: Launch, alignment: ClockAlignment, zero: int) -> l
     notes = []
     for journal in launch.journals:
         if journal.ended and not any(True for _ in journal.named("exit", "decision")):
-            seconds = (alignment.at(journal, journal.last_sign()) - zero) / 1e9
+            seconds = (alignment.to_run_time(journal, journal.last_sign()) - zero) / 1e9
             notes.append(
                 with_code(
                     f"the launcher on {journal.host} died {seconds:.1f} s after the start of the "
@@ -72,10 +72,10 @@ def _silent_launchers(launch: Launch, alignment: ClockAlignment, zero: int) -> l
 
 
 def _missing_ranks(index: int, attempt: AttemptRecord) -> list[str]:
-    worlds = [rank.journal.world for rank in attempt.lives if rank.journal.world]
-    if not worlds or not attempt.lives:
+    worlds = [rank.journal.world for rank in attempt.ranks if rank.journal.world]
+    if not worlds or not attempt.ranks:
         return []
-    have = {rank.rank for rank in attempt.lives}
+    have = {rank.rank for rank in attempt.ranks}
     missing = max(worlds) - len(have)
     if missing <= 0:
         return []

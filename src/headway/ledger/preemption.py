@@ -35,7 +35,9 @@ def notices(
         zip(attempts, resumes, timelines, strict=True)
     ):
         if attempt.outcome == "preempted":
-            own_saves = [_SavePoint(s.step, s.taken + zero) for s in saves if s.attempt == index]
+            own_saves = [
+                _SavePoint(s.step, s.captured_at + zero) for s in saves if s.attempt == index
+            ]
             own_saves.sort(key=lambda mark: mark.at)
             result.append(_notice(index, attempt, resume, timeline, own_saves, zero))
     return tuple(result)
@@ -54,13 +56,13 @@ def _notice(
     before_notice = max(
         (s for s in saves if s.at < at),
         key=_instant,
-        default=_SavePoint(resume.base, attempt.begin),
+        default=_SavePoint(resume.resumed_step, attempt.begin),
     )
     last = max((s for s in saves if s.at >= at), key=_instant, default=None)
     resumed = (
         None
-        if resume.keep is None
-        else _SavePoint(resume.keep, _last_kept_instant(attempt, resume))
+        if resume.kept_step is None
+        else _SavePoint(resume.kept_step, _last_kept_instant(attempt, resume))
     )
     resumable = resumed or last or before_notice
     response = _response(attempt, events, at, last is not None, resumable.step > before_notice.step)
@@ -70,13 +72,15 @@ def _notice(
     return PreemptionNotice(
         attempt=index,
         at=at - zero,
-        answer=response,
+        response=response,
         accelerators=_accelerators(attempt),
         step=step if response in ("saved", "late") else None,
         saved=_trained(timeline, before_notice.at, resumable.at) if kept_steps else 0,
         saved_steps=kept_steps,
         lost=None if resumed is None else _trained(timeline, resumed.at, attempt.end),
-        lost_steps=None if resumed is None else _rolled_back(attempt, resume.base, resumed.step),
+        lost_steps=None
+        if resumed is None
+        else _rolled_back(attempt, resume.resumed_step, resumed.step),
     )
 
 
@@ -91,7 +95,7 @@ def _received_at(attempt: AttemptRecord) -> int:
         for rank in attempt.trainers()
         for event in rank.journal.named("preempted")
     ]
-    times += [] if attempt.told_to_stop is None else [attempt.told_to_stop]
+    times += [] if attempt.stop_requested_at is None else [attempt.stop_requested_at]
     return min(times)
 
 
@@ -133,5 +137,5 @@ def _rolled_back(attempt: AttemptRecord, resumed_step: int, kept_step: int) -> i
 
 
 def _accelerators(attempt: AttemptRecord) -> int:
-    worlds = [rank.journal.world for rank in attempt.lives if rank.journal.world is not None]
-    return max(worlds, default=len(attempt.lives))
+    worlds = [rank.journal.world for rank in attempt.ranks if rank.journal.world is not None]
+    return max(worlds, default=len(attempt.ranks))

@@ -19,7 +19,7 @@ def publish_from_note(note: Mapping[str, Any]) -> Publish | None:
 
 def publish_from_events(attempts: Sequence[AttemptRecord]) -> Publish | None:
     """From what a publish says of itself: the run that it names is the training."""
-    journals = [j for d in attempts for j in (*(rank.journal for rank in d.lives), *d.others)]
+    journals = [j for d in attempts for j in (*(rank.journal for rank in d.ranks), *d.others)]
     events = [event for journal in journals for event in journal.named("published")]
     return _publish(events[-1], str(events[-1].get("ledger") or "")) if events else None
 
@@ -45,5 +45,5 @@ def accelerators_held(ledger: Ledger) -> int:
 
 def time_after_training(ledger: Ledger) -> int:
     """From the last step to the release of the accelerators, whatever was done meanwhile."""
-    trained = [segment.end for segment in ledger.segments if segment.leaf == EFFECTIVE]
+    trained = [segment.end for segment in ledger.segments if segment.bucket == EFFECTIVE]
     return ledger.wall - max(trained, default=ledger.wall)

@@ -31,7 +31,7 @@ class AttemptEnd:
     end: int
     group: str  # "recover" after an interruption, else "start"
     outcome: Outcome
-    told_to_stop: int | None = None
+    stop_requested_at: int | None = None
     zero: int = 0  # when the run began
     raised: int | None = None  # when the first rank had an exception
 
@@ -46,7 +46,7 @@ class AttemptEnd:
         return self.outcome in ("failed", "preempted", "stopped")
 
     @property
-    def rest(self) -> str:
+    def tail_bucket(self) -> str:
         """What follows the last sign of life."""
         if self.running:
             return UNKNOWN
@@ -164,7 +164,7 @@ def _trains(rank: RankRecord, start: int, end: int) -> bool:
 def _open_wait(rank: RankRecord) -> int | None:
     """Since when its loop waits for a batch; a thread that reads ahead does not hold it up."""
     page = rank.journal.pulse
-    if page is None or not page.waiting or rank.ended_by_itself:
+    if page is None or not page.waiting or rank.wrote_exit:
         return None
     since = page.waiting + rank.shift
     return since if since >= (rank.last_step_end or 0) else None
@@ -173,9 +173,9 @@ def _open_wait(rank: RankRecord) -> int | None:
 def _last_known_state(rank: RankRecord, attempt: AttemptEnd) -> tuple[int, bool]:
     """Until when the rank's state is known, and whether it hung after that."""
     sign = min(rank.last_sign, attempt.end)
-    if not (attempt.interrupted or attempt.running) or rank.ended_by_itself:
+    if not (attempt.interrupted or attempt.running) or rank.wrote_exit:
         return sign, False
-    stop_at = None if attempt.told_to_stop is None else max(attempt.told_to_stop, sign)
+    stop_at = None if attempt.stop_requested_at is None else max(attempt.stop_requested_at, sign)
     until = attempt.end if stop_at is None else min(stop_at, attempt.end)
     patience = _hang_threshold(rank)
     # A rank that waits for one which has raised does not hang, however long that takes to die.
@@ -267,7 +267,7 @@ def _default_timeline(
     begin = min(max(train_start, launched), attempt.end)
     last = min(max(rank.last_step_end, begin), attempt.end)
     out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
-    return join([*out, *_after_last_step(attempt, last, silent_since, hung, attempt.rest)])
+    return join([*out, *_after_last_step(attempt, last, silent_since, hung, attempt.tail_bucket)])
 
 
 def _after_last_step(
@@ -276,14 +276,16 @@ def _after_last_step(
     """From the last known step (or stage) to the attempt's end."""
     silent_since = min(max(silent_since, at), attempt.end)
     if hung:
-        stop_at = attempt.told_to_stop if attempt.told_to_stop is not None else attempt.end
+        stop_at = (
+            attempt.stop_requested_at if attempt.stop_requested_at is not None else attempt.end
+        )
         released = min(max(stop_at, silent_since), attempt.end)
         return [
             Segment(at, silent_since, bucket),
             Segment(silent_since, released, HANG),
-            Segment(released, attempt.end, attempt.rest),
+            Segment(released, attempt.end, attempt.tail_bucket),
         ]
-    after = attempt.rest if attempt.interrupted else bucket
+    after = attempt.tail_bucket if attempt.interrupted else bucket
     return [Segment(at, silent_since, bucket), Segment(silent_since, attempt.end, after)]
 
 
@@ -326,7 +328,7 @@ def _in_cells(segments: Sequence[Segment], zero: int, cell: int) -> list[Segment
     out = []
     for segment in segments:
         at = segment.start
-        while segment.leaf == EFFECTIVE and at < segment.end:
+        while segment.bucket == EFFECTIVE and at < segment.end:
             end = min(zero + ((at - zero) // cell + 1) * cell, segment.end)
             out.append(Segment(at, end, EFFECTIVE))
             at = end
@@ -422,7 +424,7 @@ def _drains(rank: RankRecord, attempt: AttemptEnd) -> list[Segment]:
     if first is None:
         return []
     out: list[Segment] = []
-    for start, end in rank.drains:
+    for start, end in rank.device_drains:
         start = max(start, first, out[-1].end if out else 0)
         if start < end:
             out.append(Segment(start, end, EFFECTIVE))
@@ -432,8 +434,8 @@ def _drains(rank: RankRecord, attempt: AttemptEnd) -> list[Segment]:
 def _gaps(rank: RankRecord, segments: Sequence[Segment], attempt: int) -> list[Gap]:
     out = []
     for place, segment in enumerate(segments):
-        if segment.leaf == UNKNOWN and segment.end - segment.start >= GAP_FLOOR:
-            after = segments[place - 1].leaf if place else "start"
-            before = segments[place + 1].leaf if place + 1 < len(segments) else "end"
+        if segment.bucket == UNKNOWN and segment.end - segment.start >= GAP_FLOOR:
+            after = segments[place - 1].bucket if place else "start"
+            before = segments[place + 1].bucket if place + 1 < len(segments) else "end"
             out.append(Gap(attempt, rank.rank, segment.start, segment.end, after, before))
     return out

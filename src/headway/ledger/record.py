@@ -37,22 +37,24 @@ class AttemptRecord:
     """An attempt in the making."""
 
     launch: Launch
-    lives: list[RankRecord]
+    ranks: list[RankRecord]
     begin: int
     end: int = 0
     outcome: Outcome = "running"
-    told_to_stop: int | None = None
-    last: bool = True  # of its launch: what the launcher says of the end is about this one
+    stop_requested_at: int | None = None
+    is_last_of_launch: bool = (
+        True  # of its launch: what the launcher says of the end is about this one
+    )
     recovers: bool = False  # it follows one that was interrupted
     agents: list[Journal] = field(default_factory=list)
     others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
 
     def trainers(self) -> list[RankRecord]:
         """The ranks that a second of training needs."""
-        most = max((rank.steps for rank in self.lives), default=0)
+        most = max((rank.steps for rank in self.ranks), default=0)
         if most < MIN_STEPS_OF_OTHERS:
-            return self.lives
-        return [rank for rank in self.lives if rank.steps]
+            return self.ranks
+        return [rank for rank in self.ranks if rank.steps]
 
 
 class RankRecord:
@@ -72,7 +74,7 @@ class RankRecord:
         self.first_step_end = windows.end[0] + shift if windows else None
         self.last_step_end = windows.end[-1] + shift if windows else None
         self.declared = [event["t"] + shift for event in journal.named("stages")]  # starts, done
-        self.drains: list[tuple[int, int]] = sorted(
+        self.device_drains: list[tuple[int, int]] = sorted(
             (event["t"] + shift, event["t"] + shift + event["ns"])
             for event in journal.named("drain")
             if type(event.get("ns")) is int
@@ -95,7 +97,9 @@ class RankRecord:
         end, following = self.step_end(step), self.step_end(step + 1)
         if end is None or following is None:
             return end
-        return max([end, *(until for since, until in self.drains if end <= since < following)])
+        return max(
+            [end, *(until for since, until in self.device_drains if end <= since < following)]
+        )
 
     def steps_at(self, t: int) -> int:
         """How many steps it had made at an instant."""
@@ -139,7 +143,7 @@ class RankRecord:
         return union_sorted(spans)
 
     @property
-    def ended_by_itself(self) -> bool:
+    def wrote_exit(self) -> bool:
         """It wrote its own end: it did not hang, and was not killed."""
         return any(True for _ in self.journal.named("exit", "error"))
 
@@ -149,7 +153,7 @@ class RankRecord:
         return min((e["t"] + self.shift for e in self.journal.named("error")), default=None)
 
     @property
-    def left_in_order(self) -> bool:
+    def exited_cleanly(self) -> bool:
         """It ran to its end without an exception."""
         return exited_cleanly(self.journal)
 

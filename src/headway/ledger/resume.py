@@ -21,17 +21,17 @@ class Resume:
     """How an attempt's own step count relates to the run's, and what of it was kept."""
 
     stretches: tuple[Stretch, ...]
-    kept: tuple[int | None, ...]  # of each the last step of the run that counts; None: all
+    kept_steps: tuple[int | None, ...]  # of each the last step of the run that counts; None: all
 
     @property
-    def base(self) -> int:
+    def resumed_step(self) -> int:
         """The run's step that the attempt started from."""
         return self.stretches[0].base
 
     @property
-    def keep(self) -> int | None:
+    def kept_step(self) -> int | None:
         """The highest step of it that was not rolled back; None: all."""
-        return self.kept[self.stretches.index(self._last)]
+        return self.kept_steps[self.stretches.index(self._last)]
 
     @property
     def _last(self) -> Stretch:
@@ -54,9 +54,9 @@ def resume_points(attempts: Sequence[AttemptRecord]) -> list[Resume]:
     lineage = Lineage()
     stretches_of: list[list[Stretch]] = []
     for index, attempt in enumerate(attempts):
-        steps = max((rank.steps for rank in attempt.lives), default=0)
-        events = [event for rank in attempt.lives for event in _events(rank)]
-        declared = _declared_step(attempt.lives)
+        steps = max((rank.steps for rank in attempt.ranks), default=0)
+        events = [event for rank in attempt.ranks for event in _events(rank)]
+        declared = _declared_step(attempt.ranks)
         stretches_of.append(lineage.add(index, events, steps=steps, declared=declared))
     roots: list[Stretch] = []
     for attempt, stretches in zip(reversed(attempts), reversed(stretches_of), strict=True):
@@ -149,11 +149,11 @@ def find_checkpoints(
             step=resume.step(_step(span), span.start + rank.shift),
             path=path if isinstance(path := span.fields.get("path"), str) else None,
             durable=written.get(_key(span.fields)),
-            unwritten=written.get(_key(span.fields), 0) is None,
-            told="level" in span.fields,
+            not_durable=written.get(_key(span.fields), 0) is None,
+            from_checkpointer="level" in span.fields,
         )
         for index, (attempt, resume) in enumerate(zip(attempts, resumes, strict=True))
-        for rank in attempt.lives
+        for rank in attempt.ranks
         for written in [_background_writes(rank)]
         for spans in [_finished_spans(rank)]
         for by_checkpointer in [any("level" in span.fields for span in spans)]
@@ -192,7 +192,9 @@ def lost_intervals(ranks: Sequence[RankRecord], resume: Resume) -> list[tuple[in
     """When the attempt trained in vain, as these ranks made it; None: to its end."""
     out: list[tuple[int, int | None]] = []
     after = [*resume.stretches[1:], None]
-    for stretch, following, kept_step in zip(resume.stretches, after, resume.kept, strict=True):
+    for stretch, following, kept_step in zip(
+        resume.stretches, after, resume.kept_steps, strict=True
+    ):
         if kept_step is None:
             continue
         kept_count = max(stretch.steps_done + kept_step - stretch.base, stretch.steps_done)
@@ -215,7 +217,7 @@ def mark_lost(
     base = list(segments)
     if not intervals or not base:
         return base
-    effective = [s for s in base if s.leaf == EFFECTIVE]
+    effective = [s for s in base if s.bucket == EFFECTIVE]
     over = [
         Segment(s.start, s.end, LOST)
         for since, until in intervals
@@ -231,7 +233,7 @@ def rolled_back_ranges(
     out = []
     for attempt, resume in zip(attempts, resumes, strict=True):
         steps = min((rank.steps for rank in attempt.trainers()), default=0)
-        for stretch, kept_step in zip(resume.stretches, resume.kept, strict=True):
+        for stretch, kept_step in zip(resume.stretches, resume.kept_steps, strict=True):
             last = stretch.step(min(stretch.end, steps))
             if kept_step is not None and last > max(kept_step, stretch.base):
                 out.append((max(kept_step, stretch.base) + 1, last))
@@ -243,7 +245,7 @@ def new_steps(attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> i
     count = 0
     for attempt, resume in zip(attempts, resumes, strict=True):
         completed = min((rank.steps for rank in attempt.trainers()), default=0)
-        for stretch, kept_step in zip(resume.stretches, resume.kept, strict=True):
+        for stretch, kept_step in zip(resume.stretches, resume.kept_steps, strict=True):
             steps = max(min(stretch.end, completed) - stretch.steps_done, 0)
             count += steps if kept_step is None else min(steps, max(kept_step - stretch.base, 0))
     return count
@@ -279,7 +281,7 @@ def _merge_parts(key: tuple[int, int], parts: list[Checkpoint]) -> Save:
     ]
     begin = parts[0].start
     written = None
-    if any(part.durable is not None for part in parts) and not any(p.unwritten for p in parts):
+    if any(part.durable is not None for part in parts) and not any(p.not_durable for p in parts):
         written = max(p.end if p.durable is None else p.durable for p in parts) - begin
     path = next((part.path for part in parts if part.path), None)
     return Save(*key, begin, max(blocked), written, path)
@@ -291,7 +293,7 @@ class DurableSave:
 
     attempt: int
     step: int
-    taken: int
+    captured_at: int
     at: int  # the last rank had it on disk
 
 
@@ -306,9 +308,9 @@ def durable_saves(
     ]
     files: dict[tuple[int, int], DurableSave] = {}
     for save in checkpoints:
-        if save.told or save.unwritten:
+        if save.from_checkpointer or save.not_durable:
             continue
         key, end = (save.attempt, save.step), save.end if save.durable is None else save.durable
         old = files.get(key, DurableSave(*key, save.start, end))
-        files[key] = DurableSave(*key, min(old.taken, save.start), max(old.at, end))
+        files[key] = DurableSave(*key, min(old.captured_at, save.start), max(old.at, end))
     return [*saves, *files.values()]

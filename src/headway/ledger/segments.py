@@ -14,7 +14,7 @@ class Segment:
 
     start: int
     end: int
-    leaf: str
+    bucket: str
 
 
 def paint(base: Sequence[Segment], over: Sequence[Segment]) -> list[Segment]:
@@ -31,12 +31,12 @@ def paint(base: Sequence[Segment], over: Sequence[Segment]) -> list[Segment]:
             start, end = max(top.start, at), min(top.end, under.end)
             if start < end:
                 if at < start:
-                    out.append(Segment(at, start, under.leaf))
-                out.append(Segment(start, end, top.leaf))
+                    out.append(Segment(at, start, under.bucket))
+                out.append(Segment(start, end, top.bucket))
                 at = end
             scan += 1
         if at < under.end:
-            out.append(Segment(at, under.end, under.leaf))
+            out.append(Segment(at, under.end, under.bucket))
     return join(out)
 
 
@@ -46,8 +46,8 @@ def join(segments: Iterable[Segment]) -> list[Segment]:
     for segment in segments:
         if segment.start >= segment.end:
             continue
-        if out and out[-1].leaf == segment.leaf and out[-1].end == segment.start:
-            out[-1] = Segment(out[-1].start, segment.end, segment.leaf)
+        if out and out[-1].bucket == segment.bucket and out[-1].end == segment.start:
+            out[-1] = Segment(out[-1].start, segment.end, segment.bucket)
         else:
             out.append(segment)
     return out
@@ -67,7 +67,7 @@ def union_sorted(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def clip(segments: Iterable[Segment], start: int, end: int) -> list[Segment]:
     """What of `segments` lies within `[start, end)`."""
     return [
-        Segment(max(s.start, start), min(s.end, end), s.leaf)
+        Segment(max(s.start, start), min(s.end, end), s.bucket)
         for s in segments
         if s.end > start and s.start < end
     ]
@@ -90,7 +90,7 @@ def innermost(spans: Sequence[Segment], opaque: frozenset[int] = frozenset()) ->
     for time, opening, index in edges:
         if active and at < time:
             owner = next((i for i in active if i in opaque), active[-1])
-            out.append(Segment(at, time, spans[owner].leaf))
+            out.append(Segment(at, time, spans[owner].bucket))
         at = time
         if opening:
             active.append(index)
@@ -118,11 +118,11 @@ def _fill_gaps(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segmen
         scan = index
         while scan < len(top) and top[scan].start < segment.end:
             if at < top[scan].start:
-                free.append(Segment(at, top[scan].start, segment.leaf))
+                free.append(Segment(at, top[scan].start, segment.bucket))
             at = max(at, top[scan].end)
             scan += 1
         if at < segment.end:
-            free.append(Segment(at, segment.end, segment.leaf))
+            free.append(Segment(at, segment.end, segment.bucket))
     return join(sorted([*top, *free], key=lambda s: s.start))
 
 
@@ -130,7 +130,7 @@ def time_by_bucket(segments: Iterable[Segment]) -> dict[str, int]:
     """Nanoseconds by leaf."""
     sums: dict[str, int] = {}
     for segment in segments:
-        sums[segment.leaf] = sums.get(segment.leaf, 0) + segment.end - segment.start
+        sums[segment.bucket] = sums.get(segment.bucket, 0) + segment.end - segment.start
     return sums
 
 

@@ -16,7 +16,7 @@ def stage_graphs(attempts: Sequence[AttemptRecord], zero: int) -> tuple[StageGra
     """One for each attempt: of the rank whose stages were done last."""
     graphs = []
     for index, attempt in enumerate(attempts):
-        by_rank = [_graph(index, rank, zero) for rank in attempt.lives]
+        by_rank = [_graph(index, rank, zero) for rank in attempt.ranks]
         known = [graph for graph in by_rank if graph is not None]
         if known:
             graphs.append(max(known, key=lambda graph: graph.end))

@@ -31,13 +31,13 @@ def describe_booster(booster: BoosterResult) -> str:
 
 
 def _gain(booster: BoosterResult) -> str:
-    if booster.here is None:
+    if booster.time is None:
         return ""
-    if booster.before is None:
-        return f": {duration(booster.here)}, {NOT_MEASURED}"
-    saved = booster.before - booster.here
+    if booster.baseline is None:
+        return f": {duration(booster.time)}, {NOT_MEASURED}"
+    saved = booster.baseline - booster.time
     more = f"{duration(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f": {duration(booster.here)} instead of {duration(booster.before)}, {more}"
+    return f": {duration(booster.time)} instead of {duration(booster.baseline)}, {more}"
 
 
 def booster_lines(ledger: Ledger) -> Iterator[str]:

@@ -15,8 +15,10 @@ def checkpoint_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each: the saves of a level, its interval, and the better one."""
     facts = []
     for level, name in PLACES.items():
-        good = [outcome for outcome in ledger.saved if outcome.level == level and not outcome.error]
-        intervals = [interval for interval in ledger.rhythms if interval.level == level]
+        good = [
+            outcome for outcome in ledger.outcomes if outcome.level == level and not outcome.error
+        ]
+        intervals = [interval for interval in ledger.save_intervals if interval.level == level]
         if good or intervals:
             facts.append((name, _saves(good) if good else "no save was made"))
         for interval in intervals:
@@ -28,7 +30,7 @@ def failed_saves(ledger: Ledger) -> list[str]:
     """Each save that failed, and why; the first ones first."""
     return [
         f"step {s.step:,} {PLACES[s.level]}, attempt {s.attempt}: {one_line(s.error, 300)}"
-        for s in ledger.saved
+        for s in ledger.outcomes
         if s.error
     ]
 
@@ -41,9 +43,10 @@ def describe_resume(step: int | None, by: str | None) -> str:
 
 
 def _saves(good: list[CheckpointOutcome]) -> str:
-    blocked, slower = (sum(getattr(s, n) for s in good) // len(good) for n in ("blocked", "slower"))
+    blocked = sum(s.blocked for s in good) // len(good)
+    slowdown = sum(s.step_slowdown for s in good) // len(good)
     text = f"{count(len(good), 'save')}; each blocks {duration(blocked)}"
-    text += f" and makes steps {duration(slower)} longer" if slower else ""
+    text += f" and makes steps {duration(slowdown)} longer" if slowdown else ""
     text += f"; safe after {duration(max(outcome.durable for outcome in good))} at most"
     size = max(outcome.size for outcome in good)
     return f"{text}, {size / 1e6:,.0f} MB" if size else text
@@ -83,22 +86,25 @@ SHOWN_REASONS = 3  # reasons
 
 def async_save_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each fact."""
-    saves = ledger.behind
+    saves = ledger.async_save
     if saves is None:
         return []
     text = f"{count(saves.saves, 'save')}, {duration(saves.blocked)} blocked, "
-    text += f"{duration(saves.written)} written behind"
-    text += f", {duration(saves.waited)} waited for" if saves.waited else ""
+    text += f"{duration(saves.write)} written behind"
+    text += f", {duration(saves.wait)} waited for" if saves.wait else ""
     text += f", {saves.failed} failed" if saves.failed else ""
     facts = [("asynchronous", text)]
-    if saves.plain:
-        most = sorted(saves.plain.items(), key=lambda item: -item[1])
+    if saves.sync_fallbacks:
+        most = sorted(saves.sync_fallbacks.items(), key=lambda item: -item[1])
         reasons = "; ".join(
             f"{number} x {one_line(reason, 100)}" for reason, number in most[:SHOWN_REASONS]
         )
         more = len(most) - SHOWN_REASONS
         reasons += f"; and {count(more, 'more reason')}" if more > 0 else ""
         facts.append(
-            ("plain all the same", f"{count(sum(saves.plain.values()), 'save')}: {reasons}")
+            (
+                "plain all the same",
+                f"{count(sum(saves.sync_fallbacks.values()), 'save')}: {reasons}",
+            )
         )
     return facts

@@ -41,7 +41,7 @@ def group_recompiles(ledger: Ledger) -> list[RecompileGroup]:
     by_cause: dict[tuple[str, str], list[Compile]] = {}
     for c in ledger.compiles:
         if c.recompile:
-            by_cause.setdefault((c.where, c.reason), []).append(c)
+            by_cause.setdefault((c.location, c.reason), []).append(c)
     rows = [
         RecompileGroup(where, reason, len(group), sum(c.ns for c in group))
         for (where, reason), group in by_cause.items()
@@ -81,7 +81,7 @@ def cache_bypasses(ledger: Ledger) -> list[tuple[str, int]]:
 def limit_hits_by_place(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
     """Place, limit and ranks, where torch no longer compiles."""
     ranks_by_place: dict[tuple[str, str], set[int]] = {}
-    for hit in ledger.gave_up:
+    for hit in ledger.recompile_limit_hits:
         ranks_by_place.setdefault((hit.where, hit.limit), set()).add(hit.rank)
     return [(where, limit, sorted(ranks)) for (where, limit), ranks in ranks_by_place.items()]
 
@@ -90,16 +90,18 @@ def describe_cache_loads(ledger: Ledger) -> list[str]:
     """What the shared compile cache had, in words; nothing of a job that compiles nothing."""
     texts = []
     for load in ledger.archives:
-        if load.level == "miss" and not (load.here or ledger.compiles or ledger.archived):
+        if load.level == "miss" and not (load.compile or ledger.compiles or ledger.archives_saved):
             continue
         reason = f" ({load.why})" if load.why else ""
         if load.level == "miss":
-            saved = "; saved for the next job" if ledger.archived else ""
-            texts.append(f"nothing for this job{reason}, compiled in {duration(load.here)}{saved}")
+            saved = "; saved for the next job" if ledger.archives_saved else ""
+            texts.append(
+                f"nothing for this job{reason}, compiled in {duration(load.compile)}{saved}"
+            )
             continue
         took = f"{load.level}{reason}, {load.files:,} files in {duration(load.load)}"
-        cold = f" instead of {duration(load.cold)}" if load.cold else ""
-        texts.append(f"{took}: compiled in {duration(load.here)}{cold}")
+        cold = f" instead of {duration(load.compile_cold)}" if load.compile_cold else ""
+        texts.append(f"{took}: compiled in {duration(load.compile)}{cold}")
     return texts
 
 
@@ -110,7 +112,7 @@ KINDS_OF_VALUES = ("size", "zero_one", "parameter")  # the values say what has c
 class PrecompileMiss:
     """One place that was compiled again for one thing that differs."""
 
-    said: str
+    text: str
     where: str
     cure: str
 
@@ -119,7 +121,7 @@ def precompile_misses(ledger: Ledger) -> list[PrecompileMiss]:
     """By attempt, the costliest first; none where the real batches hit."""
     by_attempt: dict[int, list[Compile]] = {}
     for c in ledger.compiles:
-        if c.missed:
+        if c.missed_precompile:
             by_attempt.setdefault(c.attempt, []).append(c)
     return [
         _miss(cause, f"attempt {attempt}: " if len(ledger.attempts) > 1 else "")
@@ -133,10 +135,10 @@ def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
     recompiles = [
         Recompile(
             rank=c.rank,
-            where=c.where,
+            where=c.location,
             reasons=(c.reason,) if c.reason else (),
             caller=c.caller,
-            guard_values=c.seen,
+            guard_values=c.guard_values,
             step=0,
             ns=c.ns,
             rebuilt=not c.reason,

@@ -33,12 +33,12 @@ class RunFailure:
     last_step: int | None  # of the last attempt
     unsaved: UnsavedTraining | None  # None: it never trained
     command: str  # to go on with, once what is to be mended is mended
-    mend: bool  # another attempt fails as well unless something is changed
+    needs_fix: bool  # another attempt fails as well unless something is changed
 
     @property
     def todo(self) -> str:
         """What stands before the command."""
-        if self.mend:
+        if self.needs_fix:
             return "mend it, then"
         resumes = self.unsaved is not None and self.unsaved.saved is not None
         return "go on with" if resumes else "start again with"
@@ -66,15 +66,15 @@ def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
     assert last.last_step is not None
     saves = [
         save
-        for save in durable_saves(ledger.saved, ledger.checkpoints)
+        for save in durable_saves(ledger.outcomes, ledger.checkpoints)
         if save.attempt == last.index and save.step <= last.last_step
     ]
     newest = max(saves, key=lambda save: save.step, default=None)
-    step, since = (newest.step, newest.taken) if newest else (last.resumed_from, last.start)
+    step, since = (newest.step, newest.captured_at) if newest else (last.resumed_from, last.start)
     lost = sum(
         min(segment.end, last.end) - max(segment.start, since)
         for segment in ledger.segments
-        if segment.leaf in (EFFECTIVE, LOST) and segment.end > since and segment.start < last.end
+        if segment.bucket in (EFFECTIVE, LOST) and segment.end > since and segment.start < last.end
     )
     steps = max(last.last_step - (step or 0), 0)
     return UnsavedTraining(step, last.end - since if newest else 0, steps, lost if steps else 0)
@@ -135,14 +135,14 @@ def describe_notice(notice: PreemptionNotice) -> str:
 
 def _describe_response(notice: PreemptionNotice) -> str:
     of = "" if notice.step is None else f" of step {notice.step:,}"
-    if notice.answer == "saved" and notice.saved_steps:
+    if notice.response == "saved" and notice.saved_steps:
         time = _accelerator_time(notice, notice.saved_steps, notice.saved)
         return f"a last save{of} has kept {time}"
-    if notice.answer == "saved":
+    if notice.response == "saved":
         return f"a last save{of} has kept nothing"
-    if notice.answer == "late":
+    if notice.response == "late":
         return f"a last save{of} was not done in time"
-    if notice.answer == "skipped":
+    if notice.response == "skipped":
         return "there was no time for a last save"
     return "nobody saved at it"
 

@@ -49,9 +49,9 @@ _MAX_TEXT: Final = 2000  # characters of evidence, reason or note
 class Slice:
     """One piece of the stacked bar or the waterfall, in percent of the wall time."""
 
-    leaf: str
+    bucket: str
     place: int
-    colour: str  # for where there is no style sheet
+    color: str  # for where there is no style sheet
     left: float
     width: float
     time: str
@@ -119,7 +119,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "ett": f"{ledger.ett_percent:.1f}",
         "cards": list(_cards(ledger)),
         "stack": _stack(ledger),
-        "falls": _waterfall(ledger),
+        "waterfall": _waterfall(ledger),
         "columns": _columns(ledger),
         "group_meaning": GROUP_MEANING,
         "loss": _loss(ledger),
@@ -235,7 +235,7 @@ def _loss(ledger: Ledger) -> dict[str, str | None] | None:
     if loss is None or not ledger.steps or ledger.percent(loss.ns) < 0.5:
         return None
     return {
-        "leaf": loss.leaf,
+        "stage": loss.stage,
         "time": duration(loss.ns),
         "share": percent(ledger.percent(loss.ns)),
         "without": percent(overview.ett_without(ledger, loss.ns)),

@@ -18,9 +18,9 @@ from headway.ledger.model import Ledger, RankLedger
 class Loss:
     """A cause of lost time: one stage, over the first start and every recovery."""
 
-    leaf: str
+    stage: str
     ns: int
-    leaves: tuple[str, ...]
+    buckets: tuple[str, ...]
 
 
 def bucket_groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
@@ -107,8 +107,8 @@ _STAGE_HINTS: Final = {
 
 def hint(ledger: Ledger, loss: Loss) -> str | None:
     """One line; None where nothing is known that the run did not have already."""
-    of_run = _RUN_HINTS.get(loss.leaf)
-    return of_run(ledger, loss) if of_run else _STAGE_HINTS.get(loss.leaf)
+    of_run = _RUN_HINTS.get(loss.stage)
+    return of_run(ledger, loss) if of_run else _STAGE_HINTS.get(loss.stage)
 
 
 def _restart(ledger: Ledger, what: str, *more: str) -> str:
@@ -138,13 +138,13 @@ def _compile(ledger: Ledger, _: Loss) -> str | None:
         return None
     if "compile_cache" not in active_boosters(ledger):
         return "keep compiled code for later runs: headway run --compile-cache FOLDER"
-    if ledger.archived and all(c.level == "miss" for c in ledger.archives):
+    if ledger.archives_saved and all(c.level == "miss" for c in ledger.archives):
         return "run it again: what it has compiled is stored for its next run"
     return None
 
 
 def _saves(ledger: Ledger, _: Loss) -> str | None:
-    if not ledger.saved and "async_save" not in active_boosters(ledger):
+    if not ledger.outcomes and "async_save" not in active_boosters(ledger):
         return "write saves in the background: headway run --async-save"
     now, best = ledger.save_interval, ledger.recommended_interval
     if now is not None and best is not None and best > now:

@@ -11,11 +11,11 @@ from headway.units import NS
 def publish_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each; none where nothing was published."""
     facts: list[tuple[str, str]] = []
-    if ledger.publishes is not None:
-        facts.append(("of the training", _run(ledger.publishes)))
-        facts.append(_outcome(ledger.publishes))
-    if ledger.publish is not None:
-        facts += _of_training(ledger, ledger.publish)
+    if ledger.publishes_run is not None:
+        facts.append(("of the training", _run(ledger.publishes_run)))
+        facts.append(_outcome(ledger.publishes_run))
+    if ledger.published_by is not None:
+        facts += _of_training(ledger, ledger.published_by)
     return facts
 
 

@@ -38,7 +38,7 @@ class StageBar:
 
     place: int
     name: str
-    leaf: int
+    bucket: int
     left: float
     width: float
     time: str
@@ -70,9 +70,9 @@ class StageDrawing:
 
     attempt: int
     rank: int
-    said: str
+    text: str
     took: str
-    least: float  # the bound, in percent of what they took
+    bound: float  # the bound, in percent of what they took
     lanes: tuple[StageLane, ...]
     lines: tuple[DependencyLine, ...]
     rows: int  # of the drawing, headings included
@@ -97,9 +97,9 @@ def _draw(graph: StageGraph) -> StageDrawing:
     return StageDrawing(
         attempt=graph.attempt,
         rank=graph.rank,
-        said=describe_stages(graph),
+        text=describe_stages(graph),
         took=duration(graph.took),
-        least=_share(graph, graph.bound),
+        bound=_share(graph, graph.bound),
         lanes=tuple(
             StageLane(name, tuple(_bar(graph, row, places[row.name]) for row in rows))
             for name, rows in lanes.items()
@@ -133,7 +133,7 @@ def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
     return StageBar(
         place=place,
         name=one_line(row.name, 80),
-        leaf=BUCKETS.index(_leaf(row.name, graph.attempt)),
+        bucket=BUCKETS.index(_leaf(row.name, graph.attempt)),
         left=_share(graph, row.start - start),
         width=_share(graph, row.end - row.start),
         time=duration(row.end - row.start),

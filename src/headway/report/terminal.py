@@ -103,8 +103,8 @@ def headline(ledger: Ledger) -> Text:
         style = "bold green" if ledger.ett_percent >= 90 else "bold"
         line.append(Text(f"ETT {percent(ledger.ett_percent)}", style=style))
         line.append(Text(f"  of {duration(ledger.wall)}", style="bold"))
-    elif ledger.publishes is not None:
-        what = "not published" if ledger.publishes.error else "published"
+    elif ledger.publishes_run is not None:
+        what = "not published" if ledger.publishes_run.error else "published"
         line.append(Text(f"{what}, in {duration(ledger.wall)}", style="bold"))
     else:
         line.append(Text(f"{_without_steps(ledger)} {duration(ledger.wall)}", style="bold yellow"))
@@ -264,14 +264,14 @@ def _largest_gap(ledger: Ledger) -> str:
 
 def _advice(ledger: Ledger) -> list[str]:
     if not ledger.steps:
-        return [] if ledger.publishes or run_failure(ledger) else _no_steps_help(ledger)
+        return [] if ledger.publishes_run or run_failure(ledger) else _no_steps_help(ledger)
     loss = overview.largest_loss(ledger)
     if loss is None or ledger.percent(loss.ns) < 0.5:
         return []
     share = f"{duration(loss.ns)}, {percent(ledger.percent(loss.ns))}"
     without = f"without it ETT would be {percent(overview.ett_without(ledger, loss.ns))}"
     todo = hint(ledger, loss)
-    lines = [f"Largest loss: {loss.leaf} ({share}); {without}."]
+    lines = [f"Largest loss: {loss.stage} ({share}); {without}."]
     return [*lines, f"  Try: {todo}."] if todo else lines
 
 

@@ -52,19 +52,19 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
         yield f"Failures ({_by_owner(ledger)})", _failures(ledger)
     if ledger.faults:
         yield f"Planned faults ({len(ledger.faults)})", _faults(ledger)
-    if ledger.saved:
+    if ledger.outcomes:
         yield f"Checkpoints ({ledger.saves})", _checkpoints(ledger)
     elif ledger.saves or ledger.checkpoints:
         yield f"Saves ({ledger.saves})", _saves(ledger)
-    if ledger.behind:
+    if ledger.async_save:
         yield "Asynchronous saves", [_fact(*fact) for fact in checkpoints.async_save_facts(ledger)]
     if boosted := boosters.booster_facts(ledger):
         yield f"Boosters ({len(boosted)})", [_fact(*fact) for fact in boosted]
     if published := publish.publish_facts(ledger):
         yield "Publish", [_fact(*fact) for fact in published]
-    if ledger.compiles or ledger.gave_up or compiles.describe_cache_loads(ledger):
+    if ledger.compiles or ledger.recompile_limit_hits or compiles.describe_cache_loads(ledger):
         yield f"Compiles ({len(ledger.compiles)} over all ranks)", _compiles(ledger)
-    if ledger.groups_made or ledger.early_calls:
+    if ledger.process_groups or ledger.pre_step_collectives:
         yield "Communication before the first step", _communication(ledger)
     if len(ledger.ranks) > 1:
         yield f"Ranks ({len(ledger.ranks)})", _ranks(ledger)
@@ -241,7 +241,7 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
         yield _fact("archive", text)
     missed = compiles.precompile_misses(ledger)
     for miss in missed[:SHOWN]:
-        yield _fact("compiled ahead", miss.said)
+        yield _fact("compiled ahead", miss.text)
         yield Text(f"      {truncate_left(miss.where, 60)}", style="dim")
         yield Text(f"      {one_line(miss.cure, 400)}", style="dim")
     yield from _more(len(missed))

@@ -98,12 +98,12 @@ def _merged(segments: Sequence[Segment]) -> Iterator[tuple[int, int, str]]:
     """Neighbours with the same leaf as one."""
     start, end, bucket = 0, 0, ""
     for s in segments:
-        if s.leaf == bucket and s.start == end:
+        if s.bucket == bucket and s.start == end:
             end = s.end
             continue
         if end > start:
             yield start, end, bucket
-        start, end, bucket = s.start, s.end, s.leaf
+        start, end, bucket = s.start, s.end, s.bucket
     if end > start:
         yield start, end, bucket
 

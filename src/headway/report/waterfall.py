@@ -80,7 +80,7 @@ class Waterfall:
             for a, b in pairwise(self.bars)
         )
 
-    def leaves(self, side: Side) -> list[str]:
+    def buckets(self, side: Side) -> list[str]:
         """All that any bar has, in the order of a job."""
         used = {bucket for bar in self.bars for bucket in bar.parts(side)}
         return [bucket for bucket in (*BUCKETS, OTHER) if bucket in used]
@@ -174,7 +174,7 @@ def print_waterfall(waterfall: Waterfall, console: Console) -> None:
     """Both accounts, one below the other."""
     sides: tuple[Side, ...] = ("start", "lost")
     for side in sides:
-        buckets = waterfall.leaves(side)
+        buckets = waterfall.buckets(side)
         letters = dict(zip(buckets, _letters(), strict=False))
         print_line(console, Text(TITLES[side], style="bold"))
         for bar in waterfall.bars:
@@ -271,7 +271,7 @@ def waterfall_page(waterfall: Waterfall) -> str:
 
 
 def _html_chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
-    buckets = waterfall.leaves(side)
+    buckets = waterfall.buckets(side)
     longest = max(bar.total(side) for bar in waterfall.bars) or 1.0
     return {
         "title": TITLES[side],
@@ -279,7 +279,7 @@ def _html_chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
         "leaves": [
             {
                 "name": stage_of(bucket) if side == "start" else bucket,
-                "colour": _html_color(bucket),
+                "color": _html_color(bucket),
                 "cells": [
                     format_amount(bar.parts(side).get(bucket, 0.0), side) for bar in waterfall.bars
                 ],
@@ -315,7 +315,7 @@ def _html_bar(bar: Bar, side: Side, buckets: list[str], longest: float) -> dict[
         "parts": [
             {
                 "width": 100 * parts[bucket] / longest,
-                "colour": _html_color(bucket),
+                "color": _html_color(bucket),
                 "text": f"{bucket}: {format_amount(parts[bucket], side)}",
             }
             for bucket in buckets

@@ -82,8 +82,8 @@ def _last_durable_save(ledger: Ledger) -> int:
     last = ledger.attempts[-1]
     return max(
         (
-            save.taken
-            for save in durable_saves(ledger.saved, ledger.checkpoints)
+            save.captured_at
+            for save in durable_saves(ledger.outcomes, ledger.checkpoints)
             if save.attempt == last.index and save.at <= ledger.wall
         ),
         default=last.start,
@@ -91,10 +91,10 @@ def _last_durable_save(ledger: Ledger) -> int:
 
 
 def _save_time(ledger: Ledger) -> float | None:
-    saves = durable_saves(ledger.saved, ledger.checkpoints)
+    saves = durable_saves(ledger.outcomes, ledger.checkpoints)
     last_attempt = max((save.attempt for save in saves), default=0)
     return save_time(
-        [(save.at - save.taken) / NS for save in saves if save.attempt == last_attempt]
+        [(save.at - save.captured_at) / NS for save in saves if save.attempt == last_attempt]
     )
 
 
@@ -102,10 +102,10 @@ def _recovery_time(ledger: Ledger) -> float:
     times: list[int] = []
     recovering: int | None = None  # of the interruption that is not over yet
     for segment in ledger.segments:
-        if segment.leaf in (EFFECTIVE, LOST):
+        if segment.bucket in (EFFECTIVE, LOST):
             times += [] if recovering is None else [recovering]
             recovering = None
-        elif recovering is not None or group(segment.leaf) == "recover":
-            restarts = segment.leaf not in (DETECTION, DOWNTIME, HANG)
+        elif recovering is not None or group(segment.bucket) == "recover":
+            restarts = segment.bucket not in (DETECTION, DOWNTIME, HANG)
             recovering = (recovering or 0) + (segment.end - segment.start if restarts else 0)
     return recovery_time([time / NS for time in times], (ledger.time_to_start or 0) / NS)

@@ -84,7 +84,7 @@ def _run_id(folder: Path) -> str:
     if not identity.get("created"):
         return ""
     name = str(identity.get("run") or folder.resolve().name)
-    return run_id(build_ledger([], run=name, problems=[], facts=identity))
+    return run_id(build_ledger([], run=name, problems=[], metadata=identity))
 
 
 def _journal_state(folder: Path) -> Hashable | None:

@@ -93,7 +93,7 @@ def run_findings(
     hangs = [e for j in journals if j.role == "launcher" for e in j.named("hang")]
     failures = dict(culprits)
     ledger = run.ledger
-    if ledger.behind is not None and ledger.behind.failed:
+    if ledger.async_save is not None and ledger.async_save.failed:
         failures.setdefault(
             registry.ASYNC_SAVE, f"an async save failed: {_async_save_error(journals)}"
         )
@@ -104,7 +104,7 @@ def run_findings(
     auto = ledger.auto
     return RunFindings(
         run=run.name,
-        kind=auto.kind if auto else "",
+        kind=auto.comparison_key if auto else "",
         baseline=(
             baseline(run.to_dict(), boosters.cold_recovery(ledger, journals))
             if ledger.steps

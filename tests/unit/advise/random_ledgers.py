@@ -75,8 +75,8 @@ def _beside(draw: st.DrawFn, attempts: tuple[Attempt, ...], wall: int) -> dict[s
         start = draw(times)
         return Compile(
             attempt=draw(index), rank=draw(st.integers(0, 1)), start=start,
-            end=start + draw(short), where="train.py:7 forward", trigger="", reason=REASON,
-            recompile=draw(st.booleans()), cached=draw(st.booleans()), missed=draw(st.booleans()),
+            end=start + draw(short), location="train.py:7 forward", trigger="", reason=REASON,
+            recompile=draw(st.booleans()), cached=draw(st.booleans()), missed_precompile=draw(st.booleans()),
         )  # fmt: skip
 
     def save() -> Checkpoint:
@@ -89,20 +89,20 @@ def _beside(draw: st.DrawFn, attempts: tuple[Attempt, ...], wall: int) -> dict[s
     def saved() -> CheckpointOutcome:
         return CheckpointOutcome(
             attempt=draw(index), step=1, at=draw(times), level="disk", blocked=draw(short),
-            slower=draw(short), durable=draw(short), size=1,
+            step_slowdown=draw(short), durable=draw(short), size=1,
         )  # fmt: skip
 
     def groups() -> ProcessGroups:
         return ProcessGroups(
             where="a.py:1", what="new_group", desc="", backend="gloo", size=2, ranks=2, calls=3,
-            made=1, used=1, unused=0, again=0, ns=draw(short), needless=draw(short),
-            settled=draw(st.booleans()),
+            made=1, used=1, unused=0, duplicate=0, ns=draw(short), avoidable=draw(short),
+            complete=draw(st.booleans()),
         )  # fmt: skip
 
     def calls() -> PreStepCollectives:
         return PreStepCollectives(
             where="a.py:2", what="all_gather_object", ranks=2, times=draw(st.integers(1, 9)),
-            ns=draw(short), least=draw(short), bytes=1,
+            ns=draw(short), min_time=draw(short), bytes=1,
         )  # fmt: skip
 
     def stages() -> StageGraph:
@@ -119,9 +119,9 @@ def _beside(draw: st.DrawFn, attempts: tuple[Attempt, ...], wall: int) -> dict[s
         "checkpoints": saves,
         "saves": len(saves),
         "save_interval": draw(st.none() | short),
-        "saved": some(saved),
-        "groups_made": some(groups),
-        "early_calls": some(calls),
+        "outcomes": some(saved),
+        "process_groups": some(groups),
+        "pre_step_collectives": some(calls),
         "stages": some(stages),
         "compile_parts": draw(parts),
         "time_to_recover": tuple(draw(st.lists(short, max_size=3))),

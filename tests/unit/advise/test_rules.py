@@ -56,7 +56,7 @@ def lives(*lines: Line) -> tuple[Line, tuple[Attempt, ...]]:
     for index, line in enumerate(lines):
         start = whole.now
         for part in line.segments:
-            whole.add(part.leaf, (part.end - part.start) / NS)
+            whole.add(part.bucket, (part.end - part.start) / NS)
         last = index == len(lines) - 1
         outcome: Any = "completed" if last else "failed"
         attempts.append(
@@ -75,7 +75,7 @@ def failed(attempt: int = 0, **others: Any) -> Failure:
 
 def compiled(attempt: int = 0, **others: Any) -> Compile:
     told: dict[str, Any] = {
-        "attempt": attempt, "rank": 0, "start": 0, "end": 10 * NS, "where": "train.py:7 forward",
+        "attempt": attempt, "rank": 0, "start": 0, "end": 10 * NS, "location": "train.py:7 forward",
         "trigger": "", "reason": "", "recompile": False, "cached": False,
     }  # fmt: skip
     return Compile(**{**told, **others})
@@ -113,24 +113,24 @@ def test_the_compiler_waits_for_the_batch() -> None:
 
 def test_what_was_compiled_ahead_in_vain() -> None:
     line = Line().start("start", pt2_compile=10)
-    again = compiled(recompile=True, missed=True, reason=REASON, end=4 * NS)
+    again = compiled(recompile=True, missed_precompile=True, reason=REASON, end=4 * NS)
     assert worth("fast_batch", one(line, compiles=(again,))) == (4.0, "high")
 
 
 def test_groups_that_nobody_needed() -> None:
     made = ProcessGroups(
         where="train.py:6", what="new_group", desc="", backend="nccl", size=2, ranks=4, calls=8,
-        made=2, used=1, unused=1, again=0, ns=5 * NS, needless=3 * NS, settled=True,
+        made=2, used=1, unused=1, duplicate=0, ns=5 * NS, avoidable=3 * NS, complete=True,
     )  # fmt: skip
     line = Line().start("start", process_group_init=9)
-    assert worth("process_groups", one(line, groups_made=(made,))) == (3.0, "medium")
-    going = replace(made, settled=False)
-    assert worth("process_groups", one(line, groups_made=(going,)))[1] == "low"
+    assert worth("process_groups", one(line, process_groups=(made,))) == (3.0, "medium")
+    going = replace(made, complete=False)
+    assert worth("process_groups", one(line, process_groups=(going,)))[1] == "low"
     others = replace(made, where="/venv/lib/python3.11/site-packages/lightning/a.py:6 setup")
-    assert not ask("process_groups", one(line, groups_made=(others,)))
+    assert not ask("process_groups", one(line, process_groups=(others,)))
     assert [
         said.advice
-        for said in communication.process_group_findings(one(line, groups_made=(others,)))
+        for said in communication.process_group_findings(one(line, process_groups=(others,)))
     ] == [""]
 
 
@@ -141,16 +141,16 @@ def test_metadata_sent_table_by_table() -> None:
         ranks=2,
         times=10,
         ns=9 * NS,
-        least=5 * NS,
+        min_time=5 * NS,
         bytes=1,
     )
     line = Line().start("start", train_module_creation=9)
-    assert worth("shard_metadata", one(line, early_calls=(calls,))) == (4.5, "medium")
-    assert not ask("shard_metadata", one(line, early_calls=(replace(calls, times=1),)))
+    assert worth("shard_metadata", one(line, pre_step_collectives=(calls,))) == (4.5, "medium")
+    assert not ask("shard_metadata", one(line, pre_step_collectives=(replace(calls, times=1),)))
     others = replace(calls, where="/usr/lib/python3/dist-packages/accelerate/state.py:4 wait")
-    assert not ask("shard_metadata", one(line, early_calls=(others,)))
+    assert not ask("shard_metadata", one(line, pre_step_collectives=(others,)))
     assert [
-        said.advice for said in communication.collective_findings(one(line, early_calls=(others,)))
+        said.advice for said in communication.collective_findings(one(line, pre_step_collectives=(others,)))
     ] == [""]
 
 
@@ -170,7 +170,7 @@ def test_a_cold_compile_by_a_start_that_was_not() -> None:
     ledger = ledger_of(line, steps=9, attempts=attempts, compiles=both)
     assert worth("compile_cache", ledger) == (8.0, "medium")
     hit = CompileCacheLoad(
-        attempt=0, level="exact", why="", files=1, bytes=1, load=0, cold=0, here=0
+        attempt=0, level="exact", why="", files=1, bytes=1, load=0, compile_cold=0, compile=0
     )
     warm = one(
         Line().start("start", pt2_compile=1), compiles=(compiled(cached=True),), archives=(hit,)
@@ -211,11 +211,11 @@ def test_saves_that_block() -> None:
         line.add(EFFECTIVE, 50).add("waste.checkpoint_block", 4)
     ledger = one(line, saves=3)
     assert worth("async_checkpoint", ledger) == (12.0, "low")
-    behind = AsyncSave(saves=2, blocked=NS, written=9, waited=0, failed=0, plain={})
-    other = one(Line().add("waste.checkpoint_block", 2), saves=2, behind=behind)
+    behind = AsyncSave(saves=2, blocked=NS, write=9, wait=0, failed=0, sync_fallbacks={})
+    other = one(Line().add("waste.checkpoint_block", 2), saves=2, async_save=behind)
     assert worth("async_checkpoint", ledger, other) == (9.0, "high")
     assert not ask("async_checkpoint", other)
-    waiting = replace(other, behind=replace(behind, waited=2 * NS))
+    waiting = replace(other, async_save=replace(behind, wait=2 * NS))
     assert worth("async_checkpoint", ledger, waiting) == (6.0, "high")
 
 
@@ -330,7 +330,7 @@ def test_publishing_on_the_trainer() -> None:
     line = Line().add("stop.publish", 40)
     assert worth("publish_off", one(line)) == (40.0, "medium")
     handed = Publish(run="p", folder="", anchor="", store="")
-    assert worth("publish_off", one(line), one(Line(), publish=handed)) == (40.0, "high")
+    assert worth("publish_off", one(line), one(Line(), published_by=handed)) == (40.0, "high")
 
 
 def test_a_whole_run_is_advised_by_several() -> None:

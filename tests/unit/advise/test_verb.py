@@ -97,7 +97,7 @@ def test_a_terminal_gets_what_to_type(golden: Golden) -> None:
 
 
 def _advised(*boosters: str, auto: AutoRun | None = None) -> set[str]:
-    ledger = dataclasses.replace(killed(), facts={"boosters": list(boosters)}, auto=auto)
+    ledger = dataclasses.replace(killed(), metadata={"boosters": list(boosters)}, auto=auto)
     return {one.rule for one in advise(Evidence(ledger=ledger)).advice}
 
 
@@ -112,13 +112,13 @@ def test_what_a_run_had_is_not_proposed() -> None:
     assert "restart_warmth" in _advised("restarts") and "restart_warmth" in _advised("warm")
     assert "restart_warmth" not in _advised("restarts", "warm")
     auto = AutoRun(
-        job="j", kind="k", boosters=(BoosterResult(name="async_save", state="off", why="slow"),)
+        job="j", comparison_key="k", boosters=(BoosterResult(name="async_save", state="off", why="slow"),)
     )
     assert "async_checkpoint" not in _advised(auto=auto)
 
 
 def test_a_run_under_auto_keeps_it() -> None:
-    auto = AutoRun(job="j", kind="k", boosters=())
+    auto = AutoRun(job="j", comparison_key="k", boosters=())
     for ledger, offered in ((killed(), 1), (dataclasses.replace(killed(), auto=auto), 0)):
         plan = advise(Evidence(ledger=ledger))
         command = str(to_dict(plan)["with_all"]["command"])

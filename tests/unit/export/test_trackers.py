@@ -81,7 +81,7 @@ def test_the_number_of_failures_is_that_of_the_infrastructure() -> None:
 
 @pytest.mark.parametrize("bad", [None, "team=ads", ["team"], 7])
 def test_labels_that_are_no_mapping_are_none(bad: object) -> None:
-    ledger = dataclasses.replace(killed(), facts={"labels": bad})
+    ledger = dataclasses.replace(killed(), metadata={"labels": bad})
     assert run_labels(ledger) == {}
     (first, *_) = trace_requests(ledger)
     assert first["resourceSpans"][0]["resource"]["attributes"]

@@ -99,7 +99,7 @@ def stalled(seconds: float, name: str, ranks: int = 1) -> Ledger:
         Line().add(EFFECTIVE, 100).add("waste.data_stall", seconds), steps=9, run=name
     )
     attempt = replace(ledger.attempts[0], ranks=tuple(range(ranks)), world=ranks)
-    return replace(ledger, attempts=(attempt,), facts={"created": seconds})
+    return replace(ledger, attempts=(attempt,), metadata={"created": seconds})
 
 
 def test_runs_are_added_up_by_accelerator_hours(golden: Golden) -> None:

@@ -115,9 +115,9 @@ def test_the_run_has_its_labels(ledger: Ledger, tables: dict[str, list[dict[str,
 
 def test_a_run_is_known_by_what_it_was_made_with(ledger: Ledger) -> None:
     facts = {"created": 1.0, "host": "n0", "labels": {"team": "x"}}
-    named = replace(ledger, facts=facts)
+    named = replace(ledger, metadata=facts)
     assert run_id(named) == run_id(replace(named, wall=ledger.wall * 2, attempts=()))
-    assert run_id(named) != run_id(replace(named, facts={**facts, "created": 2.0}))
+    assert run_id(named) != run_id(replace(named, metadata={**facts, "created": 2.0}))
     assert to_rows(named, labels={})["runs"][0]["team"] == "x"
     assert as_of(ledger) == EPOCH + 10430
 
@@ -140,6 +140,6 @@ def test_what_others_wrote_into_run_json_becomes_text(
         {"versions": odd, "user": odd, "labels": odd},
         {"versions": {"torch": odd}, "labels": {"team": odd}},
     ):
-        found = to_rows(replace(ledger, facts=facts), job="train")
+        found = to_rows(replace(ledger, metadata=facts), job="train")
         assert all(type(found["runs"][0][name]) in (str, type(None)) for name in ("user", "torch"))
         Store(str(tmp_path / "store")).write(found)

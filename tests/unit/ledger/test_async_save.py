@@ -25,13 +25,13 @@ def job() -> FakeRun:
 
 def test_what_was_written_behind_is_summed_up() -> None:
     ledger = job().ledger()
-    assert ledger.behind == AsyncSave(
+    assert ledger.async_save == AsyncSave(
         saves=2,
         blocked=NS // 5,
-        written=6 * NS,
-        waited=4 * NS,
+        write=6 * NS,
+        wait=4 * NS,
         failed=1,
-        plain={"an open file": 2, "a URL": 1},
+        sync_fallbacks={"an open file": 2, "a URL": 1},
     )
     assert ledger.to_dict()["checkpoints"]["behind"] == {
         "saves": 2,
@@ -53,5 +53,5 @@ def test_without_the_flag_nothing_is_said() -> None:
     run = FakeRun()
     run.launcher(begin=0).exit(9, code=0)
     ledger = run.ledger()
-    assert ledger.behind is None and async_saves([]) is None and async_save_facts(ledger) == []
+    assert ledger.async_save is None and async_saves([]) is None and async_save_facts(ledger) == []
     assert "behind" not in ledger.to_dict()["checkpoints"]

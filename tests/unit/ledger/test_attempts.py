@@ -70,7 +70,7 @@ def test_helpers_are_no_ranks_unless_they_train() -> None:
     trains = job.process(2, rank=None, pid=13, helper=True)
     trains.event("rank", 3, rank=1, world=2)
     (draft,) = drafts_of(job)
-    assert [(life.rank, life.journal.pid) for life in draft.lives] == [(0, 10), (1, 13)]
+    assert [(life.rank, life.journal.pid) for life in draft.ranks] == [(0, 10), (1, 13)]
 
 
 def test_a_plain_script_is_a_rank() -> None:
@@ -78,7 +78,7 @@ def test_a_plain_script_is_a_rank() -> None:
     job.launcher(0)
     job.process(1, rank=None, world=None, pid=10)
     (draft,) = drafts_of(job)
-    assert [(life.rank, life.journal.pid) for life in draft.lives] == [(0, 10)]
+    assert [(life.rank, life.journal.pid) for life in draft.ranks] == [(0, 10)]
 
 
 def test_a_rank_that_appears_again_is_another_life() -> None:
@@ -88,7 +88,7 @@ def test_a_rank_that_appears_again_is_another_life() -> None:
         for number in range(2):
             job.process(start, rank=number, world=2).train(1, 3, start + 5, 1)
     drafts = drafts_of(job)
-    assert [[life.rank for life in draft.lives] for draft in drafts] == [[0, 1], [0, 1]]
+    assert [[life.rank for life in draft.ranks] for draft in drafts] == [[0, 1], [0, 1]]
     assert [seconds(draft.begin) for draft in drafts] == [0, 30]
 
 
@@ -98,7 +98,7 @@ def test_two_that_claim_one_rank_at_one_time_are_two() -> None:
     for _ in range(2):
         job.process(1, rank=0, world=1).train(1, 3, 5, 1)
     (draft,) = drafts_of(job)
-    assert [life.rank for life in draft.lives] == [0, 1]
+    assert [life.rank for life in draft.ranks] == [0, 1]
 
 
 def test_a_rank_that_never_steps_is_not_waited_for_once_the_others_trained() -> None:
@@ -167,10 +167,10 @@ def test_a_program_that_prepares_is_no_rank_wherever_another_one_trains() -> Non
         launcher.exit(start + 20, code=code)
     first, second = drafts_of(job)
     assert [draft.outcome for draft in (first, second)] == ["failed", "completed"]
-    assert len(second.lives) == 1
-    assert [life.journal.argv[-1] for life in second.lives] == ["train.py"]
+    assert len(second.ranks) == 1
+    assert [life.journal.argv[-1] for life in second.ranks] == ["train.py"]
     assert [journal.argv[-1] for journal in second.others] == ["prepare.py"]
-    assert [life.journal.argv[-1] for life in first.lives] == ["prepare.py"]  # there is no other
+    assert [life.journal.argv[-1] for life in first.ranks] == ["prepare.py"]  # there is no other
 
 
 def test_the_parent_of_ranks_is_none_though_it_raises() -> None:
@@ -183,7 +183,7 @@ def test_the_parent_of_ranks_is_none_though_it_raises() -> None:
     parent.exit(9)
     launcher.exit(10, code=1)
     (draft,) = drafts_of(job)
-    assert [life.rank for life in draft.lives] == [0, 1]
+    assert [life.rank for life in draft.ranks] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -49,19 +49,19 @@ def test_a_run_without_auto_has_none(tmp_path: Path) -> None:
 def test_a_warm_restart_is_compared_with_a_cold_one(tmp_path: Path) -> None:
     known = {KIND: {"recover_s": 6.0}, "another kind": {"recover_s": 60.0}}
     warm = only(auto(tmp_path, known=known), "warm")
-    assert warm.state == "acted" and warm.before == 6 * 10**9
-    assert warm.here is not None and warm.saved == warm.before - warm.here
+    assert warm.state == "acted" and warm.baseline == 6 * 10**9
+    assert warm.time is not None and warm.saved == warm.baseline - warm.time
 
 
 def test_without_a_cold_one_it_is_not_known_what_it_brought(tmp_path: Path) -> None:
     warm = only(auto(tmp_path), "warm")
-    assert warm.state == "acted" and warm.here is not None
-    assert (warm.before, warm.saved) == (None, None)
+    assert warm.state == "acted" and warm.time is not None
+    assert (warm.baseline, warm.saved) == (None, None)
 
 
 def test_a_cold_one_is_no_act_of_it(tmp_path: Path) -> None:
     warm = only(auto(tmp_path, warm=False), "warm")
-    assert (warm.state, warm.here, warm.saved) == ("on", None, None)
+    assert (warm.state, warm.time, warm.saved) == ("on", None, None)
     assert warm.what  # it was on, and a restart was cold: that is not "nothing to do"
 
 
@@ -80,11 +80,11 @@ def test_saves_are_compared_by_the_checkpoint(tmp_path: Path) -> None:
     rank.exit(6.0)
     launcher.exit(6.0, code=0)
     ledger = load(run.write(tmp_path / "run")).ledger
-    assert ledger.auto is not None and ledger.behind is not None
+    assert ledger.auto is not None and ledger.async_save is not None
     saves = only(ledger.auto, "async_save")
-    assert (ledger.saves, ledger.behind.saves) == (1, 5)
-    assert saves.here == ledger.buckets["waste.checkpoint_block"] == 500_000_000
-    assert (saves.before, saves.saved) == (300_000_000, -200_000_000)
+    assert (ledger.saves, ledger.async_save.saves) == (1, 5)
+    assert saves.time == ledger.buckets["waste.checkpoint_block"] == 500_000_000
+    assert (saves.baseline, saves.saved) == (300_000_000, -200_000_000)
 
 
 def test_boosters_that_are_off_say_why(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_what_lies_before_an_attempt_belongs_to_it(ledger: Ledger) -> None:
     gaps = [
         index
         for index, segment in model.segments_by_attempt(ledger, ledger.segments)
-        if segment.leaf == "recover.downtime"
+        if segment.bucket == "recover.downtime"
     ]
     assert 0 not in gaps
 
@@ -218,7 +218,7 @@ def test_compiles_cold_cached_and_again() -> None:
     rank.open("compile", 7)
     launcher.exit(8, code=0)
     ledger = job.ledger()
-    assert [(c.where, c.recompile, c.cached, c.reason) for c in ledger.compiles] == [
+    assert [(c.location, c.recompile, c.cached, c.reason) for c in ledger.compiles] == [
         ("a.py:1", False, False, ""),
         ("0/1", False, True, ""),
         ("a.py:1", True, False, "size mismatch"),

@@ -60,7 +60,7 @@ def test_the_level_that_a_resume_used() -> None:
 
 
 def test_saves_are_those_of_all_ranks_together() -> None:
-    first, snapshot, second = run().saved
+    first, snapshot, second = run().outcomes
     assert (first.step, first.level, first.at, first.error) == (3, "disk", 9 * NS, "")
     assert (first.blocked, first.size) == (round(1.02 * NS), 2000)
     assert (snapshot.step, snapshot.level, snapshot.size) == (5, "memory", 0)
@@ -133,7 +133,7 @@ def test_odd_events_break_nothing(told: dict[str, Any]) -> None:
     rank.train(1, 3, 5, 1)
     launcher.exit(20, code=0)
     ledger = job.ledger()
-    assert ledger.rhythms == () and sum(one.blocked for one in ledger.saved) == 0
+    assert ledger.save_intervals == () and sum(one.blocked for one in ledger.outcomes) == 0
 
 
 def test_a_checkpoint_of_several_files_blocks_for_all_of_them() -> None:

@@ -44,12 +44,12 @@ def told(*ranks: dict[str, Any], attempts: int = 1) -> Ledger:
 
 
 def one_group(ledger: Ledger) -> ProcessGroups:
-    (one,) = ledger.groups_made
+    (one,) = ledger.process_groups
     return one
 
 
 def one_call(ledger: Ledger) -> PreStepCollectives:
-    (one,) = ledger.early_calls
+    (one,) = ledger.pre_step_collectives
     return one
 
 
@@ -58,27 +58,27 @@ def test_the_rank_that_lost_least_says_what_was_needless() -> None:
     slow = mesh(ns=90 * MS, other_ns=70 * MS)
     one = one_group(told({"groups": [mesh()]}, {"groups": [slow]}))
     assert (one.ranks, one.calls, one.made, one.used) == (2, 4, 1, 1)
-    assert (one.ns, one.needless) == (90 * MS, 6 * MS)
+    assert (one.ns, one.avoidable) == (90 * MS, 6 * MS)
 
 
 def test_unused_on_one_rank_is_not_unused() -> None:
     unused = mesh(used=0, unused=1, unused_ns=14 * MS)
     assert one_group(told({"groups": [unused]}, {"groups": [mesh()]})).unused == 0
     both = one_group(told({"groups": [unused]}, {"groups": [unused]}))
-    assert (both.used, both.unused, both.needless) == (0, 1, 20 * MS)
+    assert (both.used, both.unused, both.avoidable) == (0, 1, 20 * MS)
 
 
 def test_a_rank_without_a_group_there_has_no_say_in_its_use() -> None:
     outside = mesh(made=0, used=0, ns=6 * MS, other_ns=6 * MS)
     unused = mesh(used=0, unused=1, unused_ns=14 * MS)
     one = one_group(told({"groups": [outside]}, {"groups": [unused]}))
-    assert (one.unused, one.needless) == (1, 20 * MS)
+    assert (one.unused, one.avoidable) == (1, 20 * MS)
 
 
 def test_a_rank_that_lives_may_still_use_it() -> None:
     unused = mesh(used=0, unused=1, unused_ns=14 * MS)
     one = one_group(told({"at": "first_step", "groups": [unused]}))
-    assert (one.unused, one.settled, one.needless) == (1, False, 6 * MS)
+    assert (one.unused, one.complete, one.avoidable) == (1, False, 6 * MS)
 
 
 def test_the_last_word_of_a_rank_counts() -> None:
@@ -95,9 +95,9 @@ def test_calls_by_place() -> None:
     early = {"calls": [gather(), gather(what="barrier", times=1, ns=5 * MS, bytes=0)]}
     late = {"calls": [gather(ns=300 * MS)]}
     ledger = told(early, late)
-    objects, barrier = ledger.early_calls
+    objects, barrier = ledger.pre_step_collectives
     assert (objects.ranks, objects.times, objects.bytes) == (2, 200, 9000)
-    assert (objects.ns, objects.least) == (1800 * MS, 300 * MS)
+    assert (objects.ns, objects.min_time) == (1800 * MS, 300 * MS)
     assert (barrier.what, barrier.ranks, barrier.ns) == ("barrier", 1, 5 * MS)
 
 
@@ -105,8 +105,8 @@ def test_every_attempt_pays_again() -> None:
     ledger = told({"groups": [mesh()], "calls": [gather()]}, attempts=2)
     assert len(ledger.attempts) == 2
     group, call = one_group(ledger), one_call(ledger)
-    assert (group.calls, group.ns, group.needless) == (4, 40 * MS, 12 * MS)
-    assert (call.times, call.ns, call.least) == (200, 3600 * MS, 3600 * MS)
+    assert (group.calls, group.ns, group.avoidable) == (4, 40 * MS, 12 * MS)
+    assert (call.times, call.ns, call.min_time) == (200, 3600 * MS, 3600 * MS)
 
 
 def test_the_json_contract() -> None:
@@ -156,7 +156,7 @@ def test_the_json_contract() -> None:
 )
 def test_odd_events_break_nothing(event: dict[str, Any]) -> None:
     ledger = told(event)
-    assert sum(one.ns for one in (*ledger.groups_made, *ledger.early_calls)) == 0
+    assert sum(one.ns for one in (*ledger.process_groups, *ledger.pre_step_collectives)) == 0
     html.page(ledger)
 
 

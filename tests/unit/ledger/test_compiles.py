@@ -169,7 +169,7 @@ def test_where_torch_gave_up() -> None:
     rank.event("recompile_limit", 5)
     launcher.exit(6, code=0)
     ledger = job.ledger()
-    assert ledger.gave_up == (
+    assert ledger.recompile_limit_hits == (
         RecompileLimitHit(
             attempt=0, rank=0, at=4 * NS, where="a.py:1 f", limit="recompile_limit",
             reason="0/7: n == 3",

@@ -74,7 +74,7 @@ def seconds(first: int, last: int) -> int:
 def test_a_last_save_keeps_what_was_trained_since_the_one_before() -> None:
     job = Job().heed().end()
     known = replace(
-        PreemptionNotice(**TRAINED, answer="saved", step=41),
+        PreemptionNotice(**TRAINED, response="saved", step=41),
         saved=seconds(11, 41) - round(0.001 * NS),  # that long the regular save has blocked
         saved_steps=31,
     )
@@ -93,13 +93,13 @@ def test_without_a_save_before_it_counts_from_the_start_of_the_attempt() -> None
 def test_nobody_heeds_it() -> None:
     notice = Job().end(code=-15).again(10).notice()
     lost = seconds(11, 41) - round(0.001 * NS)
-    assert notice == PreemptionNotice(**TRAINED, answer="none", lost=lost, lost_steps=31)
+    assert notice == PreemptionNotice(**TRAINED, response="none", lost=lost, lost_steps=31)
 
 
 def test_a_job_that_never_saves_loses_it_all() -> None:
     job = Job(regular=None).end(code=-15).again(0)
     notice = job.notice()
-    assert (notice.answer, notice.saved, notice.saved_steps) == ("none", 0, 0)
+    assert (notice.response, notice.saved, notice.saved_steps) == ("none", 0, 0)
     assert notice.lost_steps == 41
     assert notice.lost == job.run.ledger().buckets["failure.lost_training"]
 
@@ -107,9 +107,9 @@ def test_a_job_that_never_saves_loses_it_all() -> None:
 def test_a_save_that_came_too_late() -> None:
     job = Job().heed(done=False)
     job.launcher.exit(50, code=-9)
-    assert job.notice() == PreemptionNotice(**TRAINED, answer="late", step=41)
+    assert job.notice() == PreemptionNotice(**TRAINED, response="late", step=41)
     notice = job.again(10).notice()
-    assert (notice.answer, notice.saved, notice.lost_steps) == ("late", 0, 31)
+    assert (notice.response, notice.saved, notice.lost_steps) == ("late", 0, 31)
     assert notice.lost == job.run.ledger().buckets["failure.lost_training"]
 
 
@@ -117,23 +117,23 @@ def test_a_writer_that_was_done_after_its_rank_was_ended() -> None:
     job = Job().heed(done=False)
     job.launcher.exit(50, code=-9)
     notice = job.again(41).notice()
-    assert (notice.answer, notice.saved_steps, notice.lost_steps) == ("saved", 31, 0)
+    assert (notice.response, notice.saved_steps, notice.lost_steps) == ("saved", 31, 0)
 
 
 def test_a_last_save_that_failed() -> None:
     notice = Job().heed(error="disk full").end().again(10).notice()
-    assert (notice.answer, notice.saved, notice.lost_steps) == ("late", 0, 31)
+    assert (notice.response, notice.saved, notice.lost_steps) == ("late", 0, 31)
 
 
 def test_no_time_for_a_last_save() -> None:
     notice = Job().heed(saved=False).end().again(10).notice()
-    assert (notice.answer, notice.step, notice.saved) == ("skipped", None, 0)
+    assert (notice.response, notice.step, notice.saved) == ("skipped", None, 0)
     assert notice.lost_steps == 31
 
 
 def test_a_last_save_that_the_next_attempt_did_not_go_on_from() -> None:
     notice = Job().heed().end().again(10).notice()
-    assert (notice.answer, notice.step, notice.saved, notice.saved_steps) == ("saved", 41, 0, 0)
+    assert (notice.response, notice.step, notice.saved, notice.saved_steps) == ("saved", 41, 0, 0)
     assert notice.lost_steps == 31
 
 
@@ -141,14 +141,14 @@ def test_a_job_that_saves_by_its_own_callback() -> None:
     job = Job(regular=None)
     job.ranks[0].span("checkpoint_save", 46, 47, step=41, path="/a")
     notice = job.end().notice()
-    assert (notice.answer, notice.step, notice.saved_steps) == ("saved", 41, 41)
+    assert (notice.response, notice.step, notice.saved_steps) == ("saved", 41, 41)
 
 
 def test_only_the_ranks_know_of_it() -> None:
     job = Job()
     job.launcher.lines.pop()  # SIGUSR1 is none that a launcher notes
     notice = job.heed().end().notice()
-    assert (notice.at, notice.answer, notice.saved_steps) == (46 * NS, "saved", 31)
+    assert (notice.at, notice.response, notice.saved_steps) == (46 * NS, "saved", 31)
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -35,7 +35,7 @@ def test_what_it_cost_and_would_have_cost() -> None:
     line = Line().add("start.launcher_init", 5).add("train.effective", 10)
     line.add("waste.checkpoint_block", 1).add("stop.shutdown", 0.5)
     found = publish.publish_from_note({**NOTE, "seconds": 30, "snapshot": "1-a"})
-    ledger = ledger_of(line, publish=found, steps=3)
+    ledger = ledger_of(line, published_by=found, steps=3)
     told = ledger.to_dict()["publish"]
     assert told["accelerators"] == 1 and told["seconds"] == 30
     assert (told["would_cost_s"], told["did_cost_s"]) == (30, 1.5)

@@ -231,7 +231,7 @@ def test_waits_are_spread_over_the_training_time_of_their_line() -> None:
         rank.span("evaluation", 1, 2)
         rank.train(2, 1, 0.25, 2.75, wait=0.7)  # 0.75 s of it in the first second, 1 in the third
 
-    stalls = [s for s in ledger_of(write, 3).segments if s.leaf == "waste.data_stall"]
+    stalls = [s for s in ledger_of(write, 3).segments if s.bucket == "waste.data_stall"]
     assert [(s.end - s.start, s.end) for s in stalls] == [(300_000_000, NS), (400_000_000, 3 * NS)]
 
 

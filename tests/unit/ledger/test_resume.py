@@ -198,7 +198,7 @@ def told(step: int, at: int, took: int, level: str = "disk", error: str = "") ->
         at=at,
         level=level,
         blocked=1,
-        slower=0,
+        step_slowdown=0,
         durable=took,
         size=0,
         error=error,
@@ -211,7 +211,7 @@ def file(step: int, start: int, end: int, rank: int = 0, **more: int | bool) -> 
 
 
 def test_a_checkpointer_says_itself_what_became_of_its_saves() -> None:
-    calls = [file(5, 10, 11, told=True), file(9, 30, 31, told=True)]
+    calls = [file(5, 10, 11, from_checkpointer=True), file(9, 30, 31, from_checkpointer=True)]
     saves = [told(5, 20, 10), told(7, 25, 1, "memory"), told(8, 28, 2, error="disk full")]
     assert durable_saves(saves, calls) == [DurableSave(0, 5, 10, 20)], (
         "the one of step 9 is under way"
@@ -224,5 +224,5 @@ def test_files_of_one_step_are_one_save_that_is_there_with_the_last_of_them() ->
 
 
 def test_what_is_written_behind_the_loop_is_there_when_that_is_done() -> None:
-    files = [file(5, 10, 11, durable=19), file(6, 20, 21, unwritten=True)]
+    files = [file(5, 10, 11, durable=19), file(6, 20, 21, not_durable=True)]
     assert durable_saves([], files) == [DurableSave(0, 5, 10, 19)]

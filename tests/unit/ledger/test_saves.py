@@ -46,13 +46,13 @@ def test_files_of_another_attempt_are_another_save() -> None:
 def test_a_save_is_durable_when_its_last_file_is() -> None:
     (mixed,) = merge_files([_file(0, 1, durable=4), _file(1, 6)])
     assert mixed.written == 6 * NS
-    (pending,) = merge_files([_file(0, 1, durable=4), _file(1, 2, unwritten=True)])
+    (pending,) = merge_files([_file(0, 1, durable=4), _file(1, 2, not_durable=True)])
     assert pending.written is None
 
 
 def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
     told = CheckpointOutcome(
-        attempt=0, step=5, at=0, level="disk", blocked=NS, slower=NS, durable=7 * NS, size=1
+        attempt=0, step=5, at=0, level="disk", blocked=NS, step_slowdown=NS, durable=7 * NS, size=1
     )
     seen = interval_inputs([told], [_file(0, 9)], [_failure("yes"), _failure("no")], 3600 * NS)
     assert seen == IntervalInputs(cost=2.0, durable=6.0, slowest=6.0, failures=1, hours=1.0)

@@ -11,7 +11,7 @@ from headway.ledger.segments import Segment
 def line(text: str, start: int = 0) -> list[Segment]:
     """A timeline with one letter per instant; a dot for nothing."""
     pieces = [Segment(start + i, start + i + 1, leaf) for i, leaf in enumerate(text)]
-    return segments.join(piece for piece in pieces if piece.leaf != ".")
+    return segments.join(piece for piece in pieces if piece.bucket != ".")
 
 
 def text(segments: list[Segment]) -> str:
@@ -20,7 +20,7 @@ def text(segments: list[Segment]) -> str:
     for segment in segments:
         for at in range(segment.start, segment.end):
             assert out[at] == "."
-            out[at] = segment.leaf
+            out[at] = segment.bucket
     return "".join(out)
 
 
@@ -91,11 +91,11 @@ def test_total() -> None:
 def ranks(*texts: str, waiting: str = "w") -> str:
     """Merged, with `+` for training."""
     timelines = [
-        [Segment(s.start, s.end, EFFECTIVE if s.leaf == "+" else s.leaf) for s in line(one)]
+        [Segment(s.start, s.end, EFFECTIVE if s.bucket == "+" else s.bucket) for s in line(one)]
         for one in texts
     ]
     merged = merge.merge_ranks(timelines, frozenset(waiting))
-    return text([Segment(s.start, s.end, s.leaf.replace(EFFECTIVE, "+")) for s in merged])
+    return text([Segment(s.start, s.end, s.bucket.replace(EFFECTIVE, "+")) for s in merged])
 
 
 @pytest.mark.parametrize(

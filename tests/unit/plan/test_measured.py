@@ -73,12 +73,12 @@ def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
         at=5 * NS,
         level="disk",
         blocked=NS,
-        slower=2 * NS,
+        step_slowdown=2 * NS,
         durable=4 * NS,
         size=1,
     )
     line = Line().add("train.effective", 100)
-    seen = measured_by_run(ledger_of(line, saved=(saved,)), "saver")
+    seen = measured_by_run(ledger_of(line, outcomes=(saved,)), "saver")
     assert (seen.block_s, seen.durable_s) == (3, 3)
 
 

@@ -37,7 +37,7 @@ class Line:
 def buckets_of(segments: Iterable[Segment]) -> dict[str, int]:
     found: dict[str, int] = {}
     for s in segments:
-        found[s.leaf] = found.get(s.leaf, 0) + s.end - s.start
+        found[s.bucket] = found.get(s.bucket, 0) + s.end - s.start
     return found
 
 
@@ -122,7 +122,7 @@ def killed() -> Ledger:
     line, saved, died = _killed_line(1.0)
     wait, _, _ = _killed_line(1.0)
     wait.segments = [
-        Segment(s.start, s.end, "waste.blocked" if s.leaf == "waste.data_stall" else s.leaf)
+        Segment(s.start, s.end, "waste.blocked" if s.bucket == "waste.data_stall" else s.bucket)
         for s in wait.segments
     ]
     again = died + 32 * NS
@@ -176,7 +176,7 @@ def killed() -> Ledger:
 def _compiles(died: int) -> tuple[Compile, ...]:
     first = [
         Compile(
-            attempt=attempt, rank=rank, start=at + 84 * NS, end=at + 251 * NS, where="0/0",
+            attempt=attempt, rank=rank, start=at + 84 * NS, end=at + 251 * NS, location="0/0",
             trigger="DYNAMO", reason="", recompile=False, cached=False,
         )
         for attempt, at in ((0, 0), (1, died + 32 * NS))
@@ -184,7 +184,7 @@ def _compiles(died: int) -> tuple[Compile, ...]:
     ]  # fmt: skip
     again = [
         Compile(
-            attempt=0, rank=rank, start=730 * NS, end=739 * NS, where="forward (model.py:88)",
+            attempt=0, rank=rank, start=730 * NS, end=739 * NS, location="forward (model.py:88)",
             trigger="DYNAMO", reason="tensor 'x' size mismatch at index 0: expected 512, got 384",
             recompile=True, cached=False,
         )
@@ -231,9 +231,9 @@ def large(ranks: int = 64, spans: int = 10_000) -> Ledger:
     lines = [_jittered(random.Random(rank), plan) for rank in range(ranks)]
     base = lines[0]
     wall = base.now
-    deaths = [x.start for x in base.segments if x.leaf == "recover.detection"]
-    starts = [0, *(x.start for x in base.segments if x.leaf == "recover.launcher_init")]
-    ends = [x.end for x in base.segments if x.leaf == "recover.detection"] + [wall]
+    deaths = [x.start for x in base.segments if x.bucket == "recover.detection"]
+    starts = [0, *(x.start for x in base.segments if x.bucket == "recover.launcher_init")]
+    ends = [x.end for x in base.segments if x.bucket == "recover.detection"] + [wall]
     attempts = tuple(
         Attempt(
             index=i, start=starts[i], end=ends[i],

@@ -16,14 +16,16 @@ S = 10**9
 
 def ledger(*boosters: BoosterResult) -> Ledger:
     line = Line().add("start.launcher_init", 5).add("train.effective", 10)
-    return replace(ledger_of(line, steps=3), auto=AutoRun(job="j", kind="k", boosters=boosters))
+    return replace(
+        ledger_of(line, steps=3), auto=AutoRun(job="j", comparison_key="k", boosters=boosters)
+    )
 
 
 def test_each_state(golden: Golden) -> None:
     boosters = [
-        BoosterResult(name="a", state="acted", what="3 save(s)", here=1 * S, before=4 * S),
-        BoosterResult(name="a", state="acted", what="x", here=4 * S, before=1 * S),
-        BoosterResult(name="a", state="acted", what="x", here=4 * S),
+        BoosterResult(name="a", state="acted", what="3 save(s)", time=1 * S, baseline=4 * S),
+        BoosterResult(name="a", state="acted", what="x", time=4 * S, baseline=1 * S),
+        BoosterResult(name="a", state="acted", what="x", time=4 * S),
         BoosterResult(name="a", state="acted", what="x", why="full"),
         BoosterResult(name="a", state="on"),
         BoosterResult(name="a", state="off", why="no\nroom"),

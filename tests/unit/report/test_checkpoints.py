@@ -13,7 +13,7 @@ from tests.unit.report.rendering import page_of, text_of
 
 
 def save(step: int, level: str = "disk", **others: Any) -> CheckpointOutcome:
-    told: dict[str, Any] = {"blocked": NS // 50, "slower": NS // 10, "durable": 2 * NS}
+    told: dict[str, Any] = {"blocked": NS // 50, "step_slowdown": NS // 10, "durable": 2 * NS}
     return CheckpointOutcome(
         attempt=0, step=step, at=step * NS, level=level, **{**told, "size": 0, **others}
     )
@@ -33,8 +33,8 @@ def ledger(**others: Any) -> Ledger:
     )
     told = {
         "saves": 2,
-        "saved": (save(3, size=13_000_000_000), save(6), save(9, error="disk\nfull")),
-        "rhythms": (SaveInterval(level="memory", interval=3 * NS), rhythm),
+        "outcomes": (save(3, size=13_000_000_000), save(6), save(9, error="disk\nfull")),
+        "save_intervals": (SaveInterval(level="memory", interval=3 * NS), rhythm),
     }
     return ledger_of(line, steps=10, **{**told, **others})
 
@@ -46,12 +46,12 @@ def lines(ledger: Ledger) -> str:
 def test_an_interval_that_is_bound_by_the_saves_themselves_says_so(golden: Golden) -> None:
     percents = {"wasted_percent": 1.0, "recommended_percent": 2.0}
     rhythm = SaveInterval(level="disk", interval=NS, recommended=9 * NS, **percents)
-    golden("checkpoints-bound.txt", lines(ledger(rhythms=(rhythm,))))
+    golden("checkpoints-bound.txt", lines(ledger(save_intervals=(rhythm,))))
 
 
 def test_an_interval_that_loses_everything_says_so(golden: Golden) -> None:
     rhythm = SaveInterval(level="disk", interval=NS, recommended=NS, wasted_percent=400.0)
-    golden("checkpoints-all-lost.txt", lines(ledger(rhythms=(rhythm,))))
+    golden("checkpoints-all-lost.txt", lines(ledger(save_intervals=(rhythm,))))
 
 
 def test_what_saves_cost_and_which_failed(golden: Golden) -> None:

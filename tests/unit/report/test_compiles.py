@@ -22,8 +22,8 @@ def compiled(**more: object) -> Ledger:
     fields = {
         "compiles": (
             Compile(
-                attempt=0, rank=0, start=2 * NS, end=9 * NS, where="a.py:1 f", trigger="DYNAMO",
-                reason="", recompile=False, cached=False, later=2 * NS,
+                attempt=0, rank=0, start=2 * NS, end=9 * NS, location="a.py:1 f", trigger="DYNAMO",
+                reason="", recompile=False, cached=False, backward=2 * NS,
             ),
         ),
         "compile_parts": parts,
@@ -31,7 +31,7 @@ def compiled(**more: object) -> Ledger:
             RankCompiles(rank=0, parts=parts, fx=(4, 0), aot=(2, 0)),
             RankCompiles(rank=1, parts=parts, fx=(1, 3), aot=(0, 2), bypassed={EVIL: 2}),
         ),
-        "gave_up": tuple(
+        "recompile_limit_hits": tuple(
             RecompileLimitHit(
                 attempt=0, rank=rank, at=50 * NS, where=f"/job/{EVIL}.py:10 forward",
                 limit="recompile_limit", reason="len(xs) == 8",
@@ -48,7 +48,7 @@ def test_the_terminal_splits_the_time_of_the_compiler(golden: Golden) -> None:
 
 def test_a_storm_is_in_the_summary_too(golden: Golden) -> None:
     golden("compiles-summary.txt", summary_of(compiled()))
-    golden("compiles-summary-calm.txt", summary_of(compiled(gave_up=())))
+    golden("compiles-summary-calm.txt", summary_of(compiled(recompile_limit_hits=())))
 
 
 def test_one_place_is_one_warning() -> None:
@@ -67,7 +67,7 @@ def test_the_page_shows_the_same_and_trusts_nothing(golden: Golden) -> None:
 
 
 def test_without_caches_or_parts(golden: Golden) -> None:
-    ledger = compiled(compile_parts={}, rank_compiles=(), gave_up=())
+    ledger = compiled(compile_parts={}, rank_compiles=(), recompile_limit_hits=())
     golden("compiles-bare.txt", text_of(ledger, width=120))
 
 
@@ -80,14 +80,14 @@ def test_even_misses_name_no_rank(golden: Golden) -> None:
 def test_a_job_that_compiles_nothing_has_no_section() -> None:
     """Under `--auto` each job asks for an archive."""
     miss = CompileCacheLoad(
-        attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=0
+        attempt=0, level="miss", why="", files=0, bytes=0, load=0, compile_cold=0, compile=0
     )
     line = Line().add("train.effective", 10)
     eager = ledger_of(line, steps=10, archives=(miss,))
     assert compiles.describe_cache_loads(eager) == []
     assert "Compiles (" not in text_of(eager)
     assert "<h2>Compiles" not in html.page(eager)
-    stored = ledger_of(line, steps=10, archives=(miss,), archived=1)
+    stored = ledger_of(line, steps=10, archives=(miss,), archives_saved=1)
     assert compiles.describe_cache_loads(stored) and "Compiles (" in text_of(stored)
 
 
@@ -122,12 +122,12 @@ def test_which_source_differed_and_what_cures_it(golden: Golden) -> None:
 )
 def test_other_differences(name: str, reason: str, seen: dict[str, object], golden: Golden) -> None:
     (miss,) = precompile_misses(compiled_ahead(reason, seen=seen))
-    assert miss.said and miss.cure
-    golden(f"ahead-{name}.txt", f"{miss.said}\n{miss.cure}\n")
+    assert miss.text and miss.cure
+    golden(f"ahead-{name}.txt", f"{miss.text}\n{miss.cure}\n")
 
 
 def test_ranks_are_merged_and_attempts_are_not(golden: Golden) -> None:
-    lines = [miss.said for miss in precompile_misses(compiled_ahead(SIZE, attempts=2, ranks=2))]
+    lines = [miss.text for miss in precompile_misses(compiled_ahead(SIZE, attempts=2, ranks=2))]
     assert len(lines) == 2
     golden("ahead-attempts.txt", "\n".join(lines) + "\n")
 

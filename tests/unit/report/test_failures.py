@@ -60,7 +60,7 @@ def test_what_is_lost_begins_at_the_last_durable_save() -> None:
     assert unsaved_training(_dead()) == UnsavedTraining(None, 0, 49, 12_250_000_000)
     assert unsaved_training(_dead(saved=40)) == UnsavedTraining(40, 3 * NS, 9, 2_250_000_000)
     assert unsaved_training(_dead(saved=49)) == UnsavedTraining(49, 750_000_000, 0, 0)
-    pending = replace(_dead(saved=40).checkpoints[0], unwritten=True)
+    pending = replace(_dead(saved=40).checkpoints[0], not_durable=True)
     assert unsaved_training(_dead(checkpoints=(pending,))) == UnsavedTraining(
         None, 0, 49, 12_250_000_000
     )
@@ -87,7 +87,7 @@ def test_the_command_goes_on_with_what_helps() -> None:
     def command(ledger: Ledger) -> tuple[str, bool]:
         end = run_failure(ledger)
         assert end is not None
-        return end.command, end.mend
+        return end.command, end.needs_fix
 
     assert command(_dead()) == ("headway run --restarts 5 -- torchrun train.py", False)
     assert command(_dead(retry="no")) == ("headway run -- torchrun train.py", True)
@@ -95,7 +95,7 @@ def test_the_command_goes_on_with_what_helps() -> None:
     assert "--restarts" in command(_dead(failures=(unknown,)))[0]
     assert "--restarts" not in command(_dead(failures=(unknown,), steps=0))[0]
     on = {"boosters": ["restarts"]}
-    assert command(_dead(facts=on)) == ("headway run -- torchrun train.py", False)
+    assert command(_dead(metadata=on)) == ("headway run -- torchrun train.py", False)
 
 
 def test_golden(golden: Golden) -> None:
@@ -124,7 +124,7 @@ def test_the_page_leads_with_the_failure() -> None:
 SAVED = PreemptionNotice(
     attempt=0,
     at=45 * NS,
-    answer="saved",
+    response="saved",
     accelerators=8,
     step=1_041,
     saved=242 * NS,
@@ -132,7 +132,7 @@ SAVED = PreemptionNotice(
     lost=0,
     lost_steps=0,
 )
-LOST = replace(SAVED, answer="none", step=None, saved=0, saved_steps=0, lost=NS, lost_steps=1)
+LOST = replace(SAVED, response="none", step=None, saved=0, saved_steps=0, lost=NS, lost_steps=1)
 
 
 def test_in_words(golden: Golden) -> None:
@@ -140,10 +140,10 @@ def test_in_words(golden: Golden) -> None:
         SAVED,
         replace(SAVED, accelerators=1, lost=None, lost_steps=None),
         replace(SAVED, lost=6 * NS, lost_steps=6),
-        replace(LOST, answer="saved", step=1_041),
-        replace(LOST, answer="late", step=1_041),
-        replace(LOST, answer="late"),
-        replace(LOST, answer="skipped"),
+        replace(LOST, response="saved", step=1_041),
+        replace(LOST, response="late", step=1_041),
+        replace(LOST, response="late"),
+        replace(LOST, response="skipped"),
         LOST,
     ]
     golden("notices.txt", "".join(f"{describe_notice(notice)}\n" for notice in notices))

@@ -78,7 +78,7 @@ def evil() -> Ledger:
         checkpoints=tuple(dataclasses.replace(c, path=EVIL) for c in rich.checkpoints[:1]),
         saves=1,
         compiles=tuple(
-            dataclasses.replace(c, where=EVIL, reason=EVIL, recompile=True)
+            dataclasses.replace(c, location=EVIL, reason=EVIL, recompile=True)
             for c in rich.compiles[:1]
         ),
         gaps=(Gap(0, 0, 61 * NS, 70 * NS, EVIL, EVIL),),
@@ -206,7 +206,7 @@ def test_more_ranks_than_fit_leave_out_those_that_trained_most() -> None:
     rank = killed().ranks[0]
     ranks = tuple(
         dataclasses.replace(
-            rank, rank=i, segments=tuple(line.segments), buckets={line.segments[0].leaf: line.now}
+            rank, rank=i, segments=tuple(line.segments), buckets={line.segments[0].bucket: line.now}
         )
         for i, line in enumerate([good] * 1500 + [bad] * 500)
     )
@@ -273,6 +273,6 @@ def test_saves_are_drawn_in_the_color_of_their_bucket() -> None:
 def test_a_job_that_publishes_shows_no_training_time() -> None:
     line = Line().add("stop.publish", 12)
     told = Publish(run="t", folder="/r/t", anchor="/a", store="/s")
-    words = words_of(page(ledger_of(line, publishes=told)))
+    words = words_of(page(ledger_of(line, publishes_run=told)))
     assert "% ETT" not in words and "Effective Training Time" not in words
     assert "headway.step()" not in words

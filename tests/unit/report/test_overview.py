@@ -28,8 +28,8 @@ from tests.unit.report.ledgers import Line, killed, large, ledger_of, rank_of
 def test_largest_loss_adds_start_and_recovery() -> None:
     loss = overview.largest_loss(killed())
     assert loss is not None
-    assert (loss.leaf, loss.ns) == ("pt2_compile", (167 + 166) * NS)
-    assert loss.leaves == ("start.pt2_compile", "recover.pt2_compile")
+    assert (loss.stage, loss.ns) == ("pt2_compile", (167 + 166) * NS)
+    assert loss.buckets == ("start.pt2_compile", "recover.pt2_compile")
 
 
 def test_ett_without_a_loss() -> None:
@@ -114,13 +114,13 @@ def _hint(leaf: str, more: float = 0.0, **others: Any) -> str | None:
 
 
 def _on(*boosters: str) -> dict[str, Any]:
-    return {"facts": {"boosters": list(boosters)}}
+    return {"metadata": {"boosters": list(boosters)}}
 
 
 def _auto(name: str) -> dict[str, Any]:
     return {
         "auto": AutoRun(
-            job="j", kind="k", boosters=(BoosterResult(name=name, state="off", why="x"),)
+            job="j", comparison_key="k", boosters=(BoosterResult(name=name, state="off", why="x"),)
         )
     }
 
@@ -134,7 +134,7 @@ def _failure(retry: str = "bounded", owner: str = "infra", **others: Any) -> Fai
 
 FAILED: dict[str, Any] = {"failures": (_failure(),)}
 ARCHIVE = CompileCacheLoad(
-    attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=NS
+    attempt=0, level="miss", why="", files=0, bytes=0, load=0, compile_cold=0, compile=NS
 )
 
 
@@ -146,17 +146,17 @@ def test_a_compile_cache_is_proposed_where_something_was_compiled_cold() -> None
     assert _hint(leaf, compiles=tuple(replace(one, cached=True) for one in compiles)) is None
     assert _hint(leaf, compiles=compiles, **_on("compile_cache")) is None
     assert _hint(leaf, compiles=compiles, **_auto("compile_cache")) is None
-    stored = _hint(leaf, compiles=compiles, archives=(ARCHIVE,), archived=1)
+    stored = _hint(leaf, compiles=compiles, archives=(ARCHIVE,), archives_saved=1)
     assert stored is not None and "--compile-cache" not in stored
     exact = replace(ARCHIVE, level="exact")
-    assert _hint(leaf, compiles=compiles, archives=(exact,), archived=1) is None
+    assert _hint(leaf, compiles=compiles, archives=(exact,), archives_saved=1) is None
 
 
 def test_saves_in_the_background_are_proposed_until_they_are_on() -> None:
     leaf = "waste.checkpoint_block"
     assert "headway run --async-save" in str(_hint(leaf))
-    behind = AsyncSave(saves=1, blocked=0, written=0, waited=0, failed=0, plain={})
-    for on in (_on("async_save"), _auto("async_save"), {"behind": behind}):
+    behind = AsyncSave(saves=1, blocked=0, write=0, wait=0, failed=0, sync_fallbacks={})
+    for on in (_on("async_save"), _auto("async_save"), {"async_save": behind}):
         assert _hint(leaf, **on) is None
         seldom = _hint(leaf, **on, save_interval=NS, recommended_interval=60 * NS)
         assert seldom is not None and "1 m 00 s instead of every 1.0 s" in seldom

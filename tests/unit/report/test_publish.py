@@ -17,7 +17,7 @@ OTHER = Publish(run="t-publish", folder="/r/t-publish", anchor="/a", store="/s",
 def training(one: Publish | None) -> Ledger:
     line = Line().add("train.effective", 100).add("stop.shutdown", 2.5)
     ranks = Attempt(index=0, start=0, end=line.now, outcome="completed", ranks=(0, 1), world=8)
-    return ledger_of(line, steps=10, attempts=(ranks,), publish=one)
+    return ledger_of(line, steps=10, attempts=(ranks,), published_by=one)
 
 
 def test_nothing_was_published() -> None:
@@ -38,5 +38,5 @@ def test_one_that_is_not_done_and_one_that_was_turned_down(golden: Golden) -> No
 
 def test_a_publish_gets_no_advice_on_its_loop(golden: Golden) -> None:
     line = Line().add("stop.publish", 12)
-    ledger = ledger_of(line, publishes=Publish(run="t", folder="/r/t", anchor="/a", store="/s"))
+    ledger = ledger_of(line, publishes_run=Publish(run="t", folder="/r/t", anchor="/a", store="/s"))
     golden("publish-run.txt", text_of(ledger))

@@ -35,7 +35,7 @@ def test_lanes_bars_and_the_critical_path() -> None:
         "needs preproc_creation",
         "on the critical path",
     )
-    assert round(graph.least, 2) == 92.86
+    assert round(graph.bound, 2) == 92.86
 
 
 def test_a_line_for_each_need_from_its_end_to_where_it_is_used() -> None:
@@ -65,9 +65,9 @@ def test_the_main_thread_may_be_what_no_order_can_beat(golden: Golden) -> None:
 def test_own_names_have_the_colour_of_their_bucket() -> None:
     first, second = draw_stages(staged(SEVEN, SEVEN))
     for graph in (first, second):
-        leaves = {bar.name: bar.leaf for lane in graph.lanes for bar in lane.bars}
+        leaves = {bar.name: bar.bucket for lane in graph.lanes for bar in lane.bars}
         assert leaves["vocabulary"] == leaves["pre_train"] != leaves["device_init"]
-    assert first.lanes[0].bars[0].leaf != second.lanes[0].bars[0].leaf  # of recover
+    assert first.lanes[0].bars[0].bucket != second.lanes[0].bars[0].bucket  # of recover
 
 
 def test_every_attempt_has_its_graph_and_the_page_stays_small(golden: Golden) -> None:

@@ -34,7 +34,7 @@ def propose_async_checkpoint(evidence: Evidence) -> Iterator[Proposal]:
     """Shorten each save to the blocking time of a background save."""
     ledger = evidence.ledger
     blocked = time_in(ledger, BLOCK_BUCKETS)
-    if not blocked or ledger.saved or (ledger.behind and ledger.behind.saves):
+    if not blocked or ledger.outcomes or (ledger.async_save and ledger.async_save.saves):
         return
     remaining = _remaining_save_time(evidence)
     saves = ledger.saves or len(blocked)
@@ -61,10 +61,10 @@ def _remaining_save_time(evidence: Evidence) -> RemainingSaveTime:
     """Measured in other runs of the job."""
     per_save = []
     for run in evidence.others:
-        behind = run.ledger.behind
+        behind = run.ledger.async_save
         blocked = length(time_in(run.ledger, BLOCK_BUCKETS))
-        if run.ledger.saves and (run.ledger.saved or (behind and behind.saves)):
-            waited = behind.waited // max(len(run.ledger.ranks), 1) if behind else 0
+        if run.ledger.saves and (run.ledger.outcomes or (behind and behind.saves)):
+            waited = behind.wait // max(len(run.ledger.ranks), 1) if behind else 0
             per_save.append((blocked + waited) // run.ledger.saves)
     if per_save:
         ns = round(statistics.median(per_save))

@@ -17,15 +17,15 @@ GROUP_BUCKETS = (*buckets_of("process_group_init"), "waste.blocked")
 
 def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
     """Avoidable time on the rank that lost least."""
-    created = evidence.ledger.groups_made
+    created = evidence.ledger.process_groups
     avoidable = [
-        group for group in created if group.needless and not is_installed_package(group.where)
+        group for group in created if group.avoidable and not is_installed_package(group.where)
     ]
     if not avoidable:
         return
-    ns = sum(group.needless for group in avoidable)
+    ns = sum(group.avoidable for group in avoidable)
     calls = sum(group.calls for group in avoidable)
-    complete = all(group.settled for group in avoidable)
+    complete = all(group.complete for group in avoidable)
     yield Proposal(
         title=f"Create only the process groups that are used ({avoidable[0].where})",
         savings=(Saving(intervals=take_last(time_in(evidence.ledger, GROUP_BUCKETS), ns)),),
@@ -53,12 +53,12 @@ START_BUCKETS = buckets_of(*START_STAGES[3:])
 def propose_shard_metadata(evidence: Evidence) -> Iterator[Proposal]:
     """All but one of the calls at a place, on the rank that waited least."""
     ledger = evidence.ledger
-    own = [call for call in ledger.early_calls if not is_installed_package(call.where)]
+    own = [call for call in ledger.pre_step_collectives if not is_installed_package(call.where)]
     repeated = [call for call in own if call.what in OBJECT_COLLECTIVES and call.times > 1]
     if not repeated:
         return
-    ns = sum(call.least - call.least // call.times for call in repeated)
-    place = max(repeated, key=lambda call: call.least)
+    ns = sum(call.min_time - call.min_time // call.times for call in repeated)
+    place = max(repeated, key=lambda call: call.min_time)
     yield Proposal(
         title=f"Send shard metadata once, not {place.times:,} times ({place.where})",
         savings=(Saving(intervals=take_last(time_in(ledger, (*START_BUCKETS, UNKNOWN)), ns)),),

@@ -113,7 +113,7 @@ def _missed_precompile(ledger: Ledger, attempt: int) -> Saving:
     """Compile time of missed precompiles on the rank with the most of it."""
     compiling: dict[int, int] = {}
     for compile_ in ledger.compiles:
-        if compile_.missed and compile_.attempt == attempt:
+        if compile_.missed_precompile and compile_.attempt == attempt:
             compiling[compile_.rank] = compiling.get(compile_.rank, 0) + compile_.ns
     during = time_in(ledger, (*COMPILE_BUCKETS, "waste.recompile"), attempt)
     return Saving(intervals=take_last(during, max(compiling.values(), default=0)))

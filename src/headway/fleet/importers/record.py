@@ -112,7 +112,7 @@ def build_ledger(record: RunRecord) -> Ledger:
             for index, attempt in enumerate(attempts)
             if attempt.outcome in ("failed", "preempted")
         ),
-        time_to_start=next((s.start for s in segments if s.leaf in (EFFECTIVE, LOST)), None),
+        time_to_start=next((s.start for s in segments if s.bucket in (EFFECTIVE, LOST)), None),
         time_to_recover=_recovery_times(attempts),
         hidden={},
         queue_capacity=round(sum(waits) * NS) if waits else None,
@@ -127,7 +127,7 @@ def build_ledger(record: RunRecord) -> Ledger:
         running=attempts[-1].outcome == "running",
         command=record.command,
         exit_code=record.exit_code,
-        facts={"created": record.key, "labels": dict(record.labels), "user": record.user},
+        metadata={"created": record.key, "labels": dict(record.labels), "user": record.user},
     )
     return mask_secrets(ledger)
 

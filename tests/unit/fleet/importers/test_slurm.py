@@ -45,7 +45,7 @@ def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(name: str) ->
     told = {"unknown": 81.0, "recover.downtime": 3.0, "recover.scheduling": 121.0}
     assert seconds(run) == told
     assert run.attempts[0].world == 2 and run.ranks[0].hosts == ("vm",)
-    assert run.facts["labels"]["team"] == "team_a"
+    assert run.metadata["labels"]["team"] == "team_a"
 
 
 def test_without_d_the_preempted_attempt_is_gone() -> None:
