@@ -192,16 +192,18 @@ def _everything() -> Ledger:
         ),
         outcomes=(
             CheckpointOutcome(
-                attempt=0, step=5, at=9, level="disk", blocked=9, step_slowdown=9, durable=9, size=9,
+                attempt=0, step=5, at=9, level="disk", blocked=9, step_slowdown=9, durable=9,
+                size=9,
             ),
             CheckpointOutcome(
-                attempt=0, step=6, at=9, level="disk", blocked=9, step_slowdown=9, durable=9, size=9,
-                error=told + word,
+                attempt=0, step=6, at=9, level="disk", blocked=9, step_slowdown=9, durable=9,
+                size=9, error=told + word,
             ),
         ),
         archives=(
             CompileCacheLoad(
-                attempt=0, level="miss", why=told, files=0, bytes=0, load=0, compile_cold=0, compile=NS,
+                attempt=0, level="miss", why=told, files=0, bytes=0, load=0, compile_cold=0,
+                compile=NS,
             ),
         ),
         recompile_limit_hits=(

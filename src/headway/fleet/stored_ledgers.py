@@ -182,7 +182,6 @@ def _compiles(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[
             start=start,
             end=start + (_ns(row["seconds"]) or 0),
             location=row["place"],
-            trigger="",
             reason=row["reason"] or "",
             recompile=row["recompile"],
             cached=row["cached"],

@@ -106,7 +106,6 @@ def _compile(index: int, rank: RankRecord, span: Span, zero: int) -> Compile:
         start=span.start + shift,
         end=(span.end or span.start) + shift,
         location=str(fields.get("where") or fields.get("compile_id") or "?"),
-        trigger=str(fields.get("trigger") or ""),
         reason=reason or ("compiled after the first step" if started else ""),
         recompile=bool(reason) or started,
         cached=fields.get("cached") is True,

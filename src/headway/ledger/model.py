@@ -192,7 +192,6 @@ class Compile:
     start: int
     end: int
     location: str
-    trigger: str
     reason: str
     recompile: bool
     cached: bool

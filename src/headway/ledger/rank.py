@@ -98,7 +98,6 @@ class RankAccount:
 
     rank: int
     segments: list[Segment]
-    train_start: int | None
     ready: int | None  # nothing but training from here on
     hung: bool
     hidden: dict[str, int]
@@ -119,7 +118,6 @@ def account_rank(rank: RankRecord, attempt: AttemptEnd, index: int) -> RankAccou
     return RankAccount(
         rank=rank.rank,
         segments=segments,
-        train_start=train_start,
         ready=_ready(rank, spans, train_start),
         hung=hung,
         hidden=hidden,

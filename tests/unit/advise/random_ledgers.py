@@ -75,8 +75,9 @@ def _beside(draw: st.DrawFn, attempts: tuple[Attempt, ...], wall: int) -> dict[s
         start = draw(times)
         return Compile(
             attempt=draw(index), rank=draw(st.integers(0, 1)), start=start,
-            end=start + draw(short), location="train.py:7 forward", trigger="", reason=REASON,
-            recompile=draw(st.booleans()), cached=draw(st.booleans()), missed_precompile=draw(st.booleans()),
+            end=start + draw(short), location="train.py:7 forward", reason=REASON,
+            recompile=draw(st.booleans()), cached=draw(st.booleans()),
+            missed_precompile=draw(st.booleans()),
         )  # fmt: skip
 
     def save() -> Checkpoint:

@@ -76,7 +76,7 @@ def failed(attempt: int = 0, **others: Any) -> Failure:
 def compiled(attempt: int = 0, **others: Any) -> Compile:
     told: dict[str, Any] = {
         "attempt": attempt, "rank": 0, "start": 0, "end": 10 * NS, "location": "train.py:7 forward",
-        "trigger": "", "reason": "", "recompile": False, "cached": False,
+        "reason": "", "recompile": False, "cached": False,
     }  # fmt: skip
     return Compile(**{**told, **others})
 
@@ -150,7 +150,8 @@ def test_metadata_sent_table_by_table() -> None:
     others = replace(calls, where="/usr/lib/python3/dist-packages/accelerate/state.py:4 wait")
     assert not ask("shard_metadata", one(line, pre_step_collectives=(others,)))
     assert [
-        said.advice for said in communication.collective_findings(one(line, pre_step_collectives=(others,)))
+        said.advice
+        for said in communication.collective_findings(one(line, pre_step_collectives=(others,)))
     ] == [""]
 
 

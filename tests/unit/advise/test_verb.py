@@ -112,7 +112,9 @@ def test_what_a_run_had_is_not_proposed() -> None:
     assert "restart_warmth" in _advised("restarts") and "restart_warmth" in _advised("warm")
     assert "restart_warmth" not in _advised("restarts", "warm")
     auto = AutoRun(
-        job="j", comparison_key="k", boosters=(BoosterResult(name="async_save", state="off", why="slow"),)
+        job="j",
+        comparison_key="k",
+        boosters=(BoosterResult(name="async_save", state="off", why="slow"),),
     )
     assert "async_checkpoint" not in _advised(auto=auto)
 

@@ -177,7 +177,7 @@ def _compiles(died: int) -> tuple[Compile, ...]:
     first = [
         Compile(
             attempt=attempt, rank=rank, start=at + 84 * NS, end=at + 251 * NS, location="0/0",
-            trigger="DYNAMO", reason="", recompile=False, cached=False,
+            reason="", recompile=False, cached=False,
         )
         for attempt, at in ((0, 0), (1, died + 32 * NS))
         for rank in (0, 1)
@@ -185,7 +185,7 @@ def _compiles(died: int) -> tuple[Compile, ...]:
     again = [
         Compile(
             attempt=0, rank=rank, start=730 * NS, end=739 * NS, location="forward (model.py:88)",
-            trigger="DYNAMO", reason="tensor 'x' size mismatch at index 0: expected 512, got 384",
+            reason="tensor 'x' size mismatch at index 0: expected 512, got 384",
             recompile=True, cached=False,
         )
         for rank in (0, 1)

@@ -22,7 +22,7 @@ def compiled(**more: object) -> Ledger:
     fields = {
         "compiles": (
             Compile(
-                attempt=0, rank=0, start=2 * NS, end=9 * NS, location="a.py:1 f", trigger="DYNAMO",
+                attempt=0, rank=0, start=2 * NS, end=9 * NS, location="a.py:1 f",
                 reason="", recompile=False, cached=False, backward=2 * NS,
             ),
         ),

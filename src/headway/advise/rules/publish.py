@@ -18,7 +18,9 @@ def propose_publish_off(evidence: Evidence) -> Iterator[Proposal]:
     if not during or not ledger.steps:
         return
     measured = [
-        length(time_in(run.ledger, (PUBLISH,))) for run in evidence.others if run.ledger.published_by
+        length(time_in(run.ledger, (PUBLISH,)))
+        for run in evidence.others
+        if run.ledger.published_by
     ]
     remaining = min(measured, default=0)
     yield Proposal(
