@@ -115,8 +115,8 @@ class Schema:
         if other.spec != self.spec:
             return [Reason("its containers differ", code="batch-containers-differ")]
         reasons: list[Reason] = []
-        for mine, theirs in zip(self.leaves, other.leaves, strict=True):
-            reasons += _differences(mine, theirs)
+        for expected, actual in zip(self.leaves, other.leaves, strict=True):
+            reasons += _differences(expected, actual)
         return reasons
 
 
@@ -266,25 +266,29 @@ def _join_jagged(a: Leaf, b: Leaf) -> tuple[str, str]:
     return (a.jagged if len(kinds) == 1 else "starts"), a.of
 
 
-def _differences(mine: Leaf, theirs: Leaf) -> list[Reason]:
-    if mine.dtype != theirs.dtype:
-        text = f"{mine.path} is {theirs.dtype or 'no tensor'}, not {mine.dtype or 'a value'}"
+def _differences(expected: Leaf, actual: Leaf) -> list[Reason]:
+    if expected.dtype != actual.dtype:
+        text = (
+            f"{expected.path} is {actual.dtype or 'no tensor'}, not {expected.dtype or 'a value'}"
+        )
         return [Reason(text, code="batch-types-differ")]
-    if len(mine.dims) != len(theirs.dims):
-        text = f"{mine.path} has {len(theirs.dims)} dimensions, not {len(mine.dims)}"
+    if len(expected.dims) != len(actual.dims):
+        text = f"{expected.path} has {len(actual.dims)} dimensions, not {len(expected.dims)}"
         return [Reason(text, code="batch-dimensions-differ")]
     reasons = []
-    for place, (our_dim, their_dim) in enumerate(zip(mine.dims, theirs.dims, strict=True)):
-        if our_dim.fixed and their_dim.low != our_dim.low:
-            text = f"{mine.path} has size {their_dim.low} in dimension {place}, not {our_dim.low}"
+    for place, (expected_dim, actual_dim) in enumerate(
+        zip(expected.dims, actual.dims, strict=True)
+    ):
+        if expected_dim.fixed and actual_dim.low != expected_dim.low:
+            sizes = f"size {actual_dim.low} in dimension {place}, not {expected_dim.low}"
+            text = f"{expected.path} has {sizes}"
             reasons.append(Reason(text, code="batch-sizes-differ"))
-    if len(mine.dims) > 1 and mine.order != theirs.order:
-        text = f"{mine.path} has another memory layout"
+    if len(expected.dims) > 1 and expected.order != actual.order:
+        text = f"{expected.path} has another memory layout"
         reasons.append(Reason(text, code="batch-strides-differ"))
-    if mine.requires_grad != theirs.requires_grad:
-        text = (
-            f"{mine.path} {'requires' if theirs.requires_grad else 'does not require'} a gradient"
-        )
+    if expected.requires_grad != actual.requires_grad:
+        requires = "requires" if actual.requires_grad else "does not require"
+        text = f"{expected.path} {requires} a gradient"
         reasons.append(Reason(text, code="batch-gradients-differ"))
     return reasons
 

@@ -229,10 +229,10 @@ def split(
         )
     if not checked:
         raise UsageError("the split has no parts", code="split-without-parts")
-    mine = next((part for part in checked if dist.get_rank() in part), ())
+    own_part = next((part for part in checked if dist.get_rank() in part), ())
     return _registry.lookup(
         Group(
-            mine,
+            own_part,
             backend=(backend or _default_backend()).lower(),
             purpose=purpose,
             parts=checked,

@@ -85,14 +85,14 @@ def declare(
     return Stage(name=name, call=call, takes=takes, needs=all_needs, where=where, deadline=deadline)  # type: ignore[arg-type]
 
 
-def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
+def order(stages: Sequence[Stage], inputs: Sequence[str] = ()) -> list[Stage]:
     """Sort stages so that each comes after what it needs, otherwise in order of declaration.
 
     The order depends only on the declarations, so it is the same on all ranks.
     """
     names = [stage.name for stage in stages]
     for name in names:
-        if names.count(name) > 1 or name in given:
+        if names.count(name) > 1 or name in inputs:
             raise StageError(
                 f"duplicate stage {name}; each name can be used once",
                 code="stage-twice",
@@ -100,15 +100,16 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
             )
     for stage in stages:
         for need in stage.needs:
-            if need not in names and need not in given:
-                known = ", ".join([*given, *names])
+            if need not in names and need not in inputs:
+                available = ", ".join([*inputs, *names])
                 raise StageError(
-                    f"the stage {stage.name} needs {need}, which does not exist; there are {known}",
+                    f"the stage {stage.name} needs {need}, which does not exist; "
+                    f"there are {available}",
                     code="stage-unknown",
                     stage=need,
                 )
     ordered: list[Stage] = []
-    done = set(given)
+    done = set(inputs)
     remaining = list(stages)
     while remaining:
         ready = next((stage for stage in remaining if done.issuperset(stage.needs)), None)

@@ -111,11 +111,11 @@ class Stages:
         """Declare a stage without a decorator."""
         self._stages.append(declare(call, name or call.__name__, needs, where, deadline))
 
-    def run(self, *, overlap: bool = True, **given: Any) -> Results:
-        """Run all stages, one at a time if `overlap` is False; `given` are values for arguments."""
-        ordered = order(self._stages, tuple(given))
+    def run(self, *, overlap: bool = True, **inputs: Any) -> Results:
+        """Run all stages, one at a time if not `overlap`; `inputs` are values for arguments."""
+        ordered = order(self._stages, tuple(inputs))
         start = time.monotonic()
-        runner = StageRunner(ordered, given, seed=self.seed, overlap=overlap)
+        runner = StageRunner(ordered, inputs, seed=self.seed, overlap=overlap)
         values = runner.run()
         return Results(values, runner.seconds(), time.monotonic() - start)
 
@@ -131,10 +131,10 @@ class StageRunner:
     that waited for it."""
 
     def __init__(
-        self, stages: Sequence[Stage], given: Mapping[str, Any], *, seed: int | None, overlap: bool
+        self, stages: Sequence[Stage], inputs: Mapping[str, Any], *, seed: int | None, overlap: bool
     ) -> None:
         self.stages = stages
-        self.values: dict[str, Any] = dict(given)
+        self.values: dict[str, Any] = dict(inputs)
         self.seed = seed
         self.overlap = overlap
         self.spans: dict[str, tuple[int, int]] = {}  # begin and end, ns
@@ -271,9 +271,9 @@ class StageRunner:
                 if due is None:
                     self._change.wait()
                     continue
-                stage, left = due
-                if left > 0:
-                    self._change.wait(left)
+                stage, remaining = due
+                if remaining > 0:
+                    self._change.wait(remaining)
                     continue
                 self._failure = StageLate(stage.name, stage.deadline or 0.0)
                 self._change.notify_all()

@@ -135,10 +135,10 @@ class ArchiveStore:
         return tuple(sorted(current, key=lambda archive: -archive.made)), vanished
 
     def _miss_reason(self, request: CacheKey) -> Reason:
-        known = list(self._known_machines())
-        if not known:
+        machines = list(self._known_machines())
+        if not machines:
             return Reason("the store is empty", code="store-empty")
-        closest = min(known, key=lambda facts: len(keys.differing_facts(request.facts, facts)))
+        closest = min(machines, key=lambda facts: len(keys.differing_facts(request.facts, facts)))
         difference = keys.describe_difference(request.facts, closest)
         if difference:
             return Reason(difference, code="machine-differs")

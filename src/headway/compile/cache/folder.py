@@ -95,8 +95,8 @@ class CacheFolder:
         return json.dumps(str(self.root.absolute()))[1:-1].encode()
 
     def _file(self, path: str, status: os.stat_result, today: int) -> File:
-        known = self.restored.get(path)
-        used = today if known is None or self._was_read(status) else known.used
+        restored = self.restored.get(path)
+        used = today if restored is None or self._was_read(status) else restored.used
         return File(path, status.st_size, bool(status.st_mode & 0o100), used)
 
     def _was_read(self, status: os.stat_result) -> bool:

@@ -34,8 +34,8 @@ class Cause:
     source: str = ""  # with its scope; empty if no input caused it
     dim: int | None = None
     values: tuple[str, ...] = ()  # observed values, in order
-    count: int = 0  # on the rank that has most of them
-    ns: int = 0  # likewise
+    count: int = 0  # on the rank with the most
+    ns: int = 0  # on the rank with the largest sum
     ranks: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()  # steps completed before each recompile, on any rank
     caller: str = ""
@@ -121,17 +121,17 @@ def _cause_to_dict(cause: Cause) -> dict[str, Any]:
 
 def advise(record: Record) -> Advice:
     """Find the causes of a run's recompiles and the settings that avoid them."""
-    known = {sources.without_scope(source): source for source in record.lattice}
+    full_names = {sources.without_scope(source): source for source in record.lattice}
     compiled = [recompile for recompile in record.recompiles if not recompile.limit]
     steps = [recompile.step for recompile in record.recompiles if recompile.step is not None]
-    marks = find_marks(record, known)
+    marks = find_marks(record, full_names)
     return Advice(
         torch=record.torch,
         recompiles=_largest_rank_sum(compiled, lambda recompile: 1),
         ns=_largest_rank_sum(compiled, lambda recompile: recompile.ns),
         graphs=record.graphs,
         compile_ns=record.ns,
-        causes=tuple(_causes(record.recompiles, known)),
+        causes=tuple(_causes(record.recompiles, full_names)),
         limit_hits=tuple(_limit_hits(record.recompiles)),
         dynamic=marks.dynamic,
         unbacked=marks.unbacked,
@@ -141,7 +141,7 @@ def advise(record: Record) -> Advice:
     )
 
 
-def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[Cause]:
+def _causes(recompiles: Iterable[Recompile], full_names: Mapping[str, str]) -> list[Cause]:
     groups: dict[tuple[str, Source, str], list[tuple[Recompile, Guard]]] = {}
     guards = [(recompile, _failed_guard(recompile)) for recompile in recompiles]
     pinned = {
@@ -149,7 +149,7 @@ def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[C
     }
     for recompile, guard in guards:
         inputs = KINDS[guard.kind].of_input and guard.source
-        name = sources.with_scope(guard.source, known) if inputs else guard.source
+        name = sources.with_scope(guard.source, full_names) if inputs else guard.source
         kind = "size" if guard.kind == "zero_one" else guard.kind
         if kind == "int" and (recompile.where, guard.source) in pinned:
             kind = "pinned"
@@ -260,25 +260,25 @@ class Marks:
     has_new_settings: bool = False  # `env` has more than that
 
 
-def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
-    """Find the sources to mark; `known` maps plain names to full names that torch recorded."""
+def find_marks(record: Record, full_names: Mapping[str, str]) -> Marks:
+    """Find the sources to mark; `full_names` maps plain names to full names that torch recorded."""
     if not record.recompiles:
         return Marks(env=_settings(record, [], [])[0])
     values: dict[Source, set[str]] = {}
     pinned, branched = set(), set()
     for recompile in record.recompiles:
         for guard in map(parse, recompile.reasons):
-            name = sources.with_scope(guard.source, known)
+            name = sources.with_scope(guard.source, full_names)
             if guard.kind == "pinned":
                 pinned.add((recompile.where, name))
             elif guard.kind == "branch":
                 branched.add(Source(name, guard.dim))
     for recompile in record.recompiles:
         for guard in map(parse, recompile.reasons):
-            for source, new_values in markable_sources(guard, recompile, known):
+            for source, new_values in markable_sources(guard, recompile, full_names):
                 if source.dim is not None or (recompile.where, source.name) not in pinned:
                     values.setdefault(source, set()).update(new_values)
-    unmarkable = _unmarkable_names(record, known)
+    unmarkable = _unmarkable_names(record, full_names)
     for source in _changing_in_lattice(record):
         if source.dim is not None or source.name not in unmarkable:
             values.setdefault(source, set())
@@ -296,17 +296,17 @@ def find_marks(record: Record, known: Mapping[str, str]) -> Marks:
 
 
 def markable_sources(
-    guard: Guard, recompile: Recompile, known: Mapping[str, str]
+    guard: Guard, recompile: Recompile, full_names: Mapping[str, str]
 ) -> Iterator[tuple[Source, set[str]]]:
     """Yield sources that a torch setting can mark, with the values that this guard names."""
-    name = sources.with_scope(guard.source, known)
+    name = sources.with_scope(guard.source, full_names)
     if guard.kind in ("size", "parameter"):
         yield Source(name, guard.dim), {guard.expected, guard.actual}
     elif guard.kind == "zero_one":
         yield Source(name, guard.dim), {actual_value(guard, recompile) or "1"}
     elif guard.kind == "duck" and guard.other is not None:
         yield Source(name, guard.dim), set()
-        yield Source(sources.with_scope(guard.other[0], known), guard.other[1]), set()
+        yield Source(sources.with_scope(guard.other[0], full_names), guard.other[1]), set()
     elif guard.kind in ("int", "module_int"):
         yield Source(name), {guard.expected}
 
@@ -325,12 +325,12 @@ def actual_value(guard: Guard, recompile: Recompile) -> str:
     return str(value)
 
 
-def _unmarkable_names(record: Record, known: Mapping[str, str]) -> set[str]:
+def _unmarkable_names(record: Record, full_names: Mapping[str, str]) -> set[str]:
     """Names that change but are not integers."""
     unmarkable_kinds = ("float", "pinned", "rank", "tensor_type", "type", "none", "constant")
     guards = (parse(reason) for recompile in record.recompiles for reason in recompile.reasons)
     names = {
-        sources.with_scope(guard.source, known)
+        sources.with_scope(guard.source, full_names)
         for guard in guards
         if guard.kind in unmarkable_kinds
     }

@@ -67,8 +67,8 @@ def _tensor(match: re.Match[str], body: str, remark: str) -> Guard:
     dim = re.search(r"at index (\d+)", match[2] + match[3])
     expected = re.search(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+))?$", match[3], re.I)
     if property_name == "requires_grad" and expected:
-        wanted = expected[1].strip() == "1"
-        return Guard("requires_grad", match[1], expected=str(wanted), actual=str(not wanted))
+        required = expected[1].strip() == "1"
+        return Guard("requires_grad", match[1], expected=str(required), actual=str(not required))
     return Guard(
         kinds.get(property_name, "tensor"),
         match[1],

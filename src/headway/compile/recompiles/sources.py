@@ -41,10 +41,10 @@ def spelling_in_code(name: str) -> str:
     return re.sub(r"G\['(\w+)'\]", r"\1", without_scope(name))
 
 
-def with_scope(name: str, known: Mapping[str, str]) -> str:
-    """Add the scope again; `known` maps plain names to the full names that torch recorded."""
-    if name in known or re.match(r"[LG]\[", name):
-        return known.get(name, name)
+def with_scope(name: str, full_names: Mapping[str, str]) -> str:
+    """Add the scope again; `full_names` maps plain names to the full names that torch recorded."""
+    if name in full_names or re.match(r"[LG]\[", name):
+        return full_names.get(name, name)
     return re.sub(r"^([A-Za-z_]\w*)", r"L['\1']", name)
 
 

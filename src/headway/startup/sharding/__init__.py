@@ -2,7 +2,7 @@
 
 tables = [sharding.Table("user", rows=10_000_000, dim=128, lookups=20), ...]
 plan = sharding.share(lambda: sharding.plan(tables, world_size), tables)
-weights = sharding.sharded_tensors(plan, mine)
+weights = sharding.sharded_tensors(plan, local)
 """
 
 from __future__ import annotations

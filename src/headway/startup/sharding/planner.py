@@ -249,8 +249,8 @@ def _first_cuts(tables: Sequence[Table], limits: list[float]) -> list[int]:
     for index, table in enumerate(tables):
         cut = ranks if table.split in ("row", "column") else 1
         if table.split == "auto":
-            whole = next(_pieces(index, table, 1))
-            cut = max(1, min(ranks, ceil(means.weight(whole) / MAX_PIECE_SHARE)))
+            piece = next(_pieces(index, table, 1))
+            cut = max(1, min(ranks, ceil(means.weight(piece) / MAX_PIECE_SHARE)))
             while cut > 1 and _along(table, cut) is None:
                 cut -= 1
         cuts.append(cut)

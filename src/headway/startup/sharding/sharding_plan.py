@@ -124,9 +124,9 @@ class ShardingPlan:
                 f"world_size must be 1 or more, got {self.world_size!r}", code="world-size-invalid"
             )
         check_distinct(self.tables)
-        known = {table.name for table in self.tables}
+        names = {table.name for table in self.tables}
         for shard in self.shards:
-            if shard.table not in known:
+            if shard.table not in names:
                 raise UsageError(
                     f"the plan has a shard of the unknown table {shard.table!r}",
                     code="shard-of-unknown-table",
@@ -251,10 +251,10 @@ def gc_paused() -> Iterator[None]:
 
 def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
     """UsageError unless the shards cover the table and split one dimension only."""
-    whole = (table.rows, table.dim)
+    full_size = (table.rows, table.dim)
     for along in (0, 1):
         across = 1 - along
-        if all((s.offsets[across], s.sizes[across]) == (0, whole[across]) for s in shards):
+        if all((s.offsets[across], s.sizes[across]) == (0, full_size[across]) for s in shards):
             break
     else:
         raise UsageError(
@@ -270,9 +270,9 @@ def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
                 at=position,
             )
         position += size
-    if position != whole[along]:
+    if position != full_size[along]:
         raise UsageError(
-            f"the shards of table {table.name!r} end at {position} of {whole[along]}",
+            f"the shards of table {table.name!r} end at {position} of {full_size[along]}",
             code="shards-incomplete",
             at=position,
         )

@@ -67,13 +67,13 @@ def sharded_tensors(
         for table in plan.tables:
             table_metadata = _metadata(plan, table, devices, requires_grad)
             tensors = _check_tensors(plan, table, rank, local.get(table.name, ()))
-            mine = [
+            own_shards = [
                 shard
                 for shard in table_metadata.shards_metadata
                 if shard.placement is devices[rank]
             ]
             shards = [
-                LocalShard(tensor, shard) for tensor, shard in zip(tensors, mine, strict=True)
+                LocalShard(tensor, shard) for tensor, shard in zip(tensors, own_shards, strict=True)
             ]
             tensors_by_table[table.name] = create(
                 shards,
@@ -184,9 +184,11 @@ def _even_dimension(plan: ShardingPlan, table: Table) -> int:
     """The dimension along which DTensor would shard the table exactly as the plan does."""
     shards = sorted((s for s in plan.of(table.name) if 0 not in s.sizes), key=lambda s: s.offsets)
     for along in (0, 1):
-        whole = (table.rows, table.dim)[along]
-        step = -(-whole // plan.world_size)
-        even = [(i, i * step, min(step, whole - i * step)) for i in range(-(-whole // step))]
+        full_size = (table.rows, table.dim)[along]
+        step = -(-full_size // plan.world_size)
+        even = [
+            (i, i * step, min(step, full_size - i * step)) for i in range(-(-full_size // step))
+        ]
         if even == [(s.rank, s.offsets[along], s.sizes[along]) for s in shards]:
             return along
     raise UsageError(
