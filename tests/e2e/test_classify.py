@@ -17,52 +17,52 @@ RESET = "torch.distributed.DistNetworkError: Connection reset by peer"
 STEPS = "".join(f"step {n} | loss 2.5 | lr 1e-4\n" for n in range(9))
 
 
-def call(folder: Path, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [HEADWAY, "classify", *words], cwd=folder, input=given, capture_output=True, timeout=60
+def call(folder: Path, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    completed = subprocess.run(
+        [HEADWAY, "classify", *words], cwd=folder, input=stdin, capture_output=True, timeout=60
     )
     return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        completed.args, completed.returncode, completed.stdout.decode(), completed.stderr.decode()
     )
 
 
-def told(folder: Path, *words: str, given: bytes = b"") -> dict[str, Any]:
-    done = call(folder, *words, "--json", given=given)
-    assert (done.returncode, done.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def told(folder: Path, *words: str, stdin: bytes = b"") -> dict[str, Any]:
+    completed = call(folder, *words, "--json", stdin=stdin)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    content: dict[str, Any] = json.loads(completed.stdout)
+    return content
 
 
 def test_one_log(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "train.log").write_text(f"{STEPS}[rank3]: {OOM}\n[rank0]: {RESET}\n")
-    done = call(tmp_path, "train.log")
-    assert (done.returncode, done.stderr) == (0, "")
-    golden("classified.txt", done.stdout)
+    completed = call(tmp_path, "train.log")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    golden("classified.txt", completed.stdout)
 
 
 def test_json(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(f"{OOM}\n")
-    found = told(tmp_path, "train.log")
-    assert found["schema"] == 1 and found["failed"] is True
-    assert (found["category"], found["owner"], found["retry"]) == ("gpu_oom", "user", "no")
-    assert (found["file"], found["line"], found["confidence"]) == ("train.log", 1, "high")
-    assert len(found["fingerprint"]) == 16
-    assert found["others"] == []
+    content = told(tmp_path, "train.log")
+    assert content["schema"] == 1 and content["failed"] is True
+    assert (content["category"], content["owner"], content["retry"]) == ("gpu_oom", "user", "no")
+    assert (content["file"], content["line"], content["confidence"]) == ("train.log", 1, "high")
+    assert len(content["fingerprint"]) == 16
+    assert content["others"] == []
 
 
 def test_a_clean_log(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "train.log").write_text(STEPS)
-    done = call(tmp_path, "train.log")
-    assert done.returncode == 0
-    golden("clean_log.txt", done.stdout)
-    found = told(tmp_path, "train.log")
-    assert found["failed"] is False and found["category"] is None
+    completed = call(tmp_path, "train.log")
+    assert completed.returncode == 0
+    golden("clean_log.txt", completed.stdout)
+    content = told(tmp_path, "train.log")
+    assert content["failed"] is False and content["category"] is None
 
 
 @pytest.mark.parametrize("words", [(), ("-",)])
 def test_a_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
-    found = told(tmp_path, *words, given=OOM.encode())
-    assert (found["category"], found["line"]) == ("gpu_oom", 1)
+    content = told(tmp_path, *words, stdin=OOM.encode())
+    assert (content["category"], content["line"]) == ("gpu_oom", 1)
 
 
 def test_several_ranks_by_their_names(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_folder_as_torchrun_leaves_it(tmp_path: Path) -> None:
     first.write_text("ValueError: of the first attempt\n")
     last = tmp_path / "logs/job_x/attempt_1/1/stderr.log"
     last.write_text(f"{OOM}\n")
-    found = told(tmp_path, "logs")
-    assert (found["category"], found["rank"]) == ("gpu_oom", 1)
-    assert found["file"].endswith("attempt_1/1/stderr.log")
+    content = told(tmp_path, "logs")
+    assert (content["category"], content["rank"]) == ("gpu_oom", 1)
+    assert content["file"].endswith("attempt_1/1/stderr.log")
 
 
 def test_packed(tmp_path: Path) -> None:
@@ -106,23 +106,23 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         ("torn.gz", "log-unreadable"),
         ("run", "log-is-a-run"),
     ):
-        done = call(tmp_path, word)
-        assert done.returncode == 2
-        assert done.stdout == ""
-        assert word in done.stderr and done.stderr.endswith(f" [{code}]\n")
-        assert done.stderr.count("\n") == 1
+        completed = call(tmp_path, word)
+        assert completed.returncode == 2
+        assert completed.stdout == ""
+        assert word in completed.stderr and completed.stderr.endswith(f" [{code}]\n")
+        assert completed.stderr.count("\n") == 1
 
 
 def test_a_log_that_may_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "secret.log"
     path.write_text("x")
     path.chmod(0)
-    done = call(tmp_path, "secret.log")
-    if done.returncode:  # root may read it all the same
-        assert done.returncode == 2 and "[log-unreadable]" in done.stderr
+    completed = call(tmp_path, "secret.log")
+    if completed.returncode:  # root may read it all the same
+        assert completed.returncode == 2 and "[log-unreadable]" in completed.stderr
 
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_bytes(b"ValueError: \x1b]0;title\x07\x1b[31mred\x9b5m\n")
-    done = call(tmp_path, "train.log")
-    assert not any(letter < " " and letter != "\n" for letter in done.stdout)
+    completed = call(tmp_path, "train.log")
+    assert not any(letter < " " and letter != "\n" for letter in completed.stdout)

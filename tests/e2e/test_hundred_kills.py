@@ -24,7 +24,7 @@ def test_a_hundred_kills_are_a_hundred_recoveries(tmp_path: Path, warm: bool) ->
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
     options = ["--restarts", str(kills + 1), "--chaos", plan, *(["--warm"] if warm else [])]
     headway = [str(BIN / "headway"), "run", "-o", "run", *options, "--"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*headway, *torchrun, job("resumable"), str(STEPS * kills // KILLS)],
         cwd=tmp_path,
         env={**os.environ, **quiet_env(tmp_path)},
@@ -33,7 +33,7 @@ def test_a_hundred_kills_are_a_hundred_recoveries(tmp_path: Path, warm: bool) ->
         text=True,
         timeout=1400,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert completed.returncode == 0, completed.stdout[-4000:]
     ledger = load(tmp_path / "run").ledger
     assert sum(ledger.buckets.values()) == ledger.wall
     for rank in ledger.ranks:
@@ -42,8 +42,8 @@ def test_a_hundred_kills_are_a_hundred_recoveries(tmp_path: Path, warm: bool) ->
     assert [a.outcome for a in ledger.attempts] == ["failed"] * kills + ["completed"]
     assert len(ledger.time_to_recover) == kills
     planned = [(fault.attempt, fault.who) for fault in ledger.faults]
-    told = [(failure.attempt, f"rank {failure.root_rank}") for failure in ledger.failures]
-    assert told == planned
+    reported = [(failure.attempt, f"rank {failure.root_rank}") for failure in ledger.failures]
+    assert reported == planned
     assert {(f.category, f.retry) for f in ledger.failures} == {("unknown", "bounded")}
     assert all("SIGKILL" in failure.evidence for failure in ledger.failures)
     assert not left_over(tmp_path)
@@ -51,9 +51,9 @@ def test_a_hundred_kills_are_a_hundred_recoveries(tmp_path: Path, warm: bool) ->
 
 def left_over(folder: Path) -> list[str]:
     """Processes that still work in the job's folder, and shared memory of dead ones."""
-    found = working_in(folder)
+    pids = working_in(folder)
     for name in Path("/dev/shm").glob("torch_*"):
         pid = name.name.split("_")[1]
         if pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
-            found.append(str(name))
-    return found
+            pids.append(str(name))
+    return pids

@@ -22,8 +22,8 @@ pytestmark = [
 
 @pytest.fixture
 def nodes() -> Iterator[tuple[Node, Node]]:
-    with two_nodes() as made:
-        yield made
+    with two_nodes() as pair:
+        yield pair
 
 
 class Job:

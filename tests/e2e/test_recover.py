@@ -174,10 +174,10 @@ def test_a_broken_node_is_asked_to_be_swapped(job: Job) -> None:
 def test_nothing_of_a_dead_attempt_lives_on(job: Job) -> None:
     assert job.run(*TORCHRUN, "daemon", "1", "25", "once") == 0, job.output
     assert job.outcomes == [("failed", None), ("completed", 20)]
-    mine = str(job.folder)
+    folder_name = str(job.folder)
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            assert os.readlink(process / "cwd") != mine, (process / "cmdline").read_text()
+            assert os.readlink(process / "cwd") != folder_name, (process / "cmdline").read_text()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     assert not list(Path("/dev/shm").glob("torch_*_1_0"))
@@ -253,10 +253,10 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
     command = [str(BIN / "headway"), "run", "--restarts", "2", "--", "sh", "-c", script]
     first = subprocess.Popen(command, cwd=job.folder, env=env, stderr=subprocess.DEVNULL)
     wait_until((job.folder / "trapped").exists)
-    left = spawned(job.folder / "headway/night/journal")
+    processes_left = spawned(job.folder / "headway/night/journal")
     first.kill()
     first.wait()
-    assert processes.still_running(left)
+    assert processes.still_running(processes_left)
     second = subprocess.Popen(
         command,
         cwd=job.folder,
@@ -266,7 +266,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
         text=True,
     )
     wait_until(lambda: len(spawned(job.folder / "headway/night/journal")) == 2)
-    assert not processes.still_running(left)
+    assert not processes.still_running(processes_left)
     (job.folder / "end").touch()
     output = second.communicate(timeout=60)[0]
     assert second.returncode == 0, output
@@ -293,14 +293,14 @@ def test_a_job_that_is_well_is_left_alone(job: Job) -> None:
 
 @pytest.mark.parametrize("restarts", ["-1", "two"])
 def test_bad_numbers_are_one_sentence(tmp_path: Path, restarts: str) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(BIN / "headway"), "run", "--restarts", restarts, "--", "true"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert restarts in done.stderr
-    assert done.stderr.endswith(("[setting-invalid]\n", "[wrong-usage]\n"))
+    assert completed.returncode == 2
+    assert len(completed.stderr.splitlines()) == 1
+    assert restarts in completed.stderr
+    assert completed.stderr.endswith(("[setting-invalid]\n", "[wrong-usage]\n"))

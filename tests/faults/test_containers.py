@@ -72,8 +72,8 @@ def filtered(*kinds: str) -> tuple[str, ...]:
 
 def terminate_inside(started: Launch) -> None:
     """SIGTERM to the first process of the container, as runtimes send it."""
-    seen = processes.process_table()
-    (first,) = (pid for pid, process in seen.items() if process.parent == started.process.pid)
+    table = processes.process_table()
+    (first,) = (pid for pid, process in table.items() if process.parent == started.process.pid)
     os.kill(first, signal.SIGTERM)
 
 

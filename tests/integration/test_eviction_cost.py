@@ -35,20 +35,20 @@ def test_each_durable_checkpoint_is_a_price(tmp_path: Path) -> None:
     script.write_text(JOB)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     words = [sys.executable, "-m", "headway", "run", "--no-report", "-o", str(run), "--"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*words, *torchrun, "--standalone", str(script), str(tmp_path / "c.pt")], timeout=170
     )
-    assert done.returncode == 0
+    assert completed.returncode == 0
     lines = {
         path.name: [json.loads(line) for line in path.read_text().splitlines()]
         for path in (run / "journal").glob("*.jsonl")
     }
-    launcher = next(found for name, found in lines.items() if name.startswith("launcher-"))
+    launcher = next(event for name, event in lines.items() if name.startswith("launcher-"))
     prices = [line for line in launcher if line["ev"] == "price"]
     saves = [
         line
-        for found in lines.values()
-        for line in found
+        for event in lines.values()
+        for line in event
         if line.get("name") == "checkpoint_save" and line["ev"] in ("open", "span")
     ]
     saved = [price for price in prices if price["saved"]]

@@ -58,13 +58,13 @@ def stuck_rank(number: int = 0) -> Iterator[RankTail]:
 
 def test_a_living_process_tells_where_it_stands() -> None:
     with stuck_rank() as rank:
-        asked, rank.stacks = rank.stacks, None
-        assert asked is not None
+        stacks_of_rank, rank.stacks = rank.stacks, None
+        assert stacks_of_rank is not None
         assert stacks.dump([rank]) == {rank.pid: ""}  # it has not told how to ask
-        rank.stacks = asked
+        rank.stacks = stacks_of_rank
         for _ in range(2):
             assert " in stuck" in stacks.main_thread(stacks.dump([rank])[rank.pid])[0]
-        rank.stacks = (asked[0], 0)  # a number that the job uses for something else
+        rank.stacks = (stacks_of_rank[0], 0)  # a number that the job uses for something else
         assert stacks.dump([rank]) == {rank.pid: ""}
         assert os.path.exists(f"/proc/{rank.pid}")
 
@@ -74,14 +74,16 @@ def test_a_rank_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.Monke
     with stuck_rank(0) as first, stuck_rank(1) as halted, stuck_rank(2) as last:
         os.kill(halted.pid, signal.SIGSTOP)
         wait_until(lambda: activity.stopped(halted.pid))
-        now, asked = 0.0, []
+        now, requests = 0.0, []
         kill = os.kill
-        monkeypatch.setattr(stacks.os, "kill", lambda pid, sig: (asked.append(pid), kill(pid, sig)))
+        monkeypatch.setattr(
+            stacks.os, "kill", lambda pid, sig: (requests.append(pid), kill(pid, sig))
+        )
         real_sleep = time.sleep
 
         def sleep(seconds: float) -> None:
             nonlocal now
-            assert asked == [first.pid, halted.pid, last.pid]
+            assert requests == [first.pid, halted.pid, last.pid]
             now += seconds
             real_sleep(seconds)
 
@@ -117,22 +119,22 @@ def test_ranks_that_stand_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halted: bool
 ) -> None:
     """Both of them at one line; or one of them stopped by a signal, which is the one behind."""
-    found: list[Hang] = []
+    hangs: list[Hang] = []
     ns = 0
     monkeypatch.setattr(detector, "now", lambda: ns)
     monkeypatch.setattr(RankTail, "pulse", lambda self: Pulse(steps=100, last_step=1))
     learned = StepTimingStats()
     for _ in range(50):
         learned.add_gap(0.01)
-    watch = HangDetector(str(tmp_path), learned, found.append)
-    with stuck_rank(0) as one, stuck_rank(1) as other:
+    watch = HangDetector(str(tmp_path), learned, hangs.append)
+    with stuck_rank(0) as first, stuck_rank(1) as second:
         if halted:
-            os.kill(other.pid, signal.SIGSTOP)
-            wait_until(lambda: activity.stopped(other.pid))
+            os.kill(second.pid, signal.SIGSTOP)
+            wait_until(lambda: activity.stopped(second.pid))
         for _ in range(int(2 * FLOOR_S / 0.25)):
             ns += 250_000_000
-            watch.round(SimpleNamespace(ranks=lambda: [one, other]))  # type: ignore[arg-type]
-    (hang,) = found
+            watch.round(SimpleNamespace(ranks=lambda: [first, second]))  # type: ignore[arg-type]
+    (hang,) = hangs
     texts = [path.read_text() for path in sorted(tmp_path.iterdir())]
     assert " in stuck" in texts[0]
     if halted:
@@ -151,12 +153,12 @@ def test_a_debugger_is_seen() -> None:
 
 
 def test_a_prompt_is_seen() -> None:
-    ours, theirs = pty.openpty()
-    with python("input('(Pdb) ')", stdin=theirs, stdout=subprocess.DEVNULL) as child:
+    master, terminal = pty.openpty()
+    with python("input('(Pdb) ')", stdin=terminal, stdout=subprocess.DEVNULL) as child:
         if os.geteuid() == 0 or os.path.exists(f"/proc/{child.pid}/syscall"):
             wait_until(lambda: activity.traced(child.pid))
-    os.close(ours)
-    os.close(theirs)
+    os.close(master)
+    os.close(terminal)
 
 
 def test_work_is_seen() -> None:

@@ -22,11 +22,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_end_is_written(folder: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    one = StoreIngest(folder, str(tmp_path / "store"), said.append)
-    one.start()
-    one.finish()
-    assert said == [] and not processes._helpers
+    lines: list[str] = []
+    ingest = StoreIngest(folder, str(tmp_path / "store"), lines.append)
+    ingest.start()
+    ingest.finish()
+    assert lines == [] and not processes._helpers
     assert content(Store(str(tmp_path / "store")), "attempts", "attempt") == [(0,)]
 
 
@@ -44,11 +44,11 @@ def test_it_is_written_while_it_goes_on(
         return fault
 
     monkeypatch.setattr(StoreIngest, "_write", seen)
-    one = StoreIngest(folder, str(tmp_path / "store"), print)
-    one.start()
+    ingest = StoreIngest(folder, str(tmp_path / "store"), print)
+    ingest.start()
     assert written.wait(100)
-    assert len(content(Store(one.url), "runs", "run_id")) == 1
-    one.finish()
+    assert len(content(Store(ingest.url), "runs", "run_id")) == 1
+    ingest.finish()
 
 
 def test_a_store_that_fails_is_two_sentences(
@@ -59,16 +59,16 @@ def test_a_store_that_fails_is_two_sentences(
     monkeypatch.setattr(ingest_worker, "EVERY_S", 0.0)
     monkeypatch.setattr(ingest_worker, "MIN_IDLE_RATIO", 0)
     (tmp_path / "store").write_text("not a folder")
-    said: list[str] = []
-    one = StoreIngest(folder, str(tmp_path / "store"), said.append)
-    one.start()
-    wait_until(lambda: said)
-    one.finish()
-    assert [line.rpartition(" ")[2] for line in said] == [
+    lines: list[str] = []
+    ingest = StoreIngest(folder, str(tmp_path / "store"), lines.append)
+    ingest.start()
+    wait_until(lambda: lines)
+    ingest.finish()
+    assert [line.rpartition(" ")[2] for line in lines] == [
         "[store-write-failed]",
         "[run-not-in-store]",
     ]
-    assert f"headway ingest {folder} --store {one.url}" in said[1]
+    assert f"headway ingest {folder} --store {ingest.url}" in lines[1]
 
 
 def test_the_end_does_not_wait_for_a_write_that_hangs(
@@ -81,11 +81,11 @@ def test_the_end_does_not_wait_for_a_write_that_hangs(
     monkeypatch.setattr(ingest_worker, "POLL_S", 0.02)
     monkeypatch.setattr(ingest_worker, "EVERY_S", 0.0)
     monkeypatch.setattr(ingest_worker, "FINAL_WRITE_LIMIT_S", 0.1)
-    said: list[str] = []
-    one = StoreIngest(folder, str(tmp_path / "store"), said.append)
-    one.start()
+    lines: list[str] = []
+    ingest = StoreIngest(folder, str(tmp_path / "store"), lines.append)
+    ingest.start()
     (pid,) = wait_until(lambda: processes._helpers.copy())
-    one.finish()
+    ingest.finish()
     assert not os.path.exists(f"/proc/{pid}")
-    (line,) = said
+    (line,) = lines
     assert line.endswith("[run-not-in-store]")

@@ -32,8 +32,10 @@ spare.kill()
 
 
 def test_everything_below_is_ended_but_what_is_spared() -> None:
-    done = subprocess.run([sys.executable, "-c", CLEAR], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[] True\n", done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", CLEAR], capture_output=True, text=True, timeout=60
+    )
+    assert completed.stdout == "[] True\n", completed.stderr
 
 
 def test_how_a_process_ended_is_seen_before_anybody_waits_for_it() -> None:
@@ -52,11 +54,11 @@ def test_how_a_process_ended_is_seen_before_anybody_waits_for_it() -> None:
 
 def test_what_a_killed_launcher_left_is_found() -> None:
     env = {**os.environ, "HEADWAY_DIR": "/some/journal", "HEADWAY_LAUNCH": "old.2"}
-    with subprocess.Popen(["sleep", "60"], env=env) as left:
-        wait_until(lambda: left.pid in processes.orphans_of_run("/some/journal", "new"))
+    with subprocess.Popen(["sleep", "60"], env=env) as orphan:
+        wait_until(lambda: orphan.pid in processes.orphans_of_run("/some/journal", "new"))
         assert processes.orphans_of_run("/some/journal", "old") == set()
         assert processes.orphans_of_run("/another/journal", "new") == set()
-        left.kill()
+        orphan.kill()
 
 
 def test_the_exit_status_of_a_process_of_our_own_is_left_to_who_started_it() -> None:

@@ -48,8 +48,8 @@ def script(folder: Path, name: str) -> Path:
 
 def told(path: Path) -> dict[str, object]:
     wait_until(path.exists)
-    found: dict[str, object] = json.loads(path.read_text())
-    return found
+    content: dict[str, object] = json.loads(path.read_text())
+    return content
 
 
 def target(folder: Path) -> RunFolder:
@@ -67,21 +67,21 @@ def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     where = target(tmp_path)
     with signals.blocked():
-        said = after_run.start_publish(
+        location = after_run.start_publish(
             after_run.parse_request("r.toml", "store", "local"), "/anchor", where
         )
-    found = told(tmp_path / "python.json")
-    words, env = found["words"], found["env"]
+    content = told(tmp_path / "python.json")
+    words, env = content["words"], content["env"]
     assert isinstance(words, list) and isinstance(env, dict)
     assert words[1:4] == ["-m", "headway", "run"] and "--run" in words and "/anchor" in words
     assert words[words.index("--recipe") + 1] == str(tmp_path / "r.toml")
     assert words[words.index("--to") + 1] == str(tmp_path / "store")
     assert words[words.index("-o") + 1] == str(tmp_path / "headway" / "night-publish")
-    assert found["nice"] == 19 and found["session"] and found["held"] == []
+    assert content["nice"] == 19 and content["session"] and content["held"] == []
     assert env["CUDA_VISIBLE_DEVICES"] == "" and not {"SLURM_JOB_ID", "HEADWAY_RUN"} & env.keys()
     note = notes.read_publish_note(where.folder)
     assert note["run"] == "night-publish" and note["anchor"] == "/anchor"
-    assert note["log"] in said and Path(note["log"]).exists()
+    assert note["log"] in location and Path(note["log"]).exists()
 
 
 def test_it_outlives_whoever_started_it(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_RUN", "night")
     order = after_run.parse_request("r.toml", "s3://bucket/store", "slurm --partition=cpu")
     where = target(tmp_path)
-    said = after_run.start_publish(order, "/an anchor", where)
-    assert re.search(r"\b17\b", said)
-    found = told(tmp_path / "sbatch.json")
-    assert isinstance(found["words"], list) and isinstance(found["env"], dict)
+    location = after_run.start_publish(order, "/an anchor", where)
+    assert re.search(r"\b17\b", location)
+    content = told(tmp_path / "sbatch.json")
+    assert isinstance(content["words"], list) and isinstance(content["env"], dict)
     path = where.folder / "publish.sbatch"
-    assert found["words"][1:] == ["--parsable", "--partition=cpu", str(path)]
-    assert "HEADWAY_RUN" not in found["env"]
+    assert content["words"][1:] == ["--parsable", "--partition=cpu", str(path)]
+    assert "HEADWAY_RUN" not in content["env"]
     text = path.read_text()
     assert f"#SBATCH --output={where.folder / 'publish.log'}\n" in text
     assert "publish '/an anchor'" in text and "--to s3://bucket/store" in text

@@ -29,16 +29,16 @@ class Driver:
     """The other process, in which things are started."""
 
     def __init__(self, folder: Path, command: list[str], env: dict[str, str]) -> None:
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         self.process = subprocess.Popen(
-            [PYTHON, "-m", "tests.integration.warm.driver", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [PYTHON, "-m", "tests.integration.warm.driver", str(child_end.fileno())],
+            pass_fds=[child_end.fileno()],
             cwd=Path(__file__).parents[2],
         )
-        theirs.close()
-        ours.settimeout(200)
-        self.lines = ours.makefile("rw")
-        self.socket = ours
+        child_end.close()
+        parent_end.settimeout(200)
+        self.lines = parent_end.makefile("rw")
+        self.socket = parent_end
         self._send({"folder": str(folder), "command": command, "env": env})
 
     def ask(self, **task: Any) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class Driver:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "PYTEST"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "PYTEST"))}
     return {
-        **kept,
+        **env,
         "PYTHONPATH": str(BOOT),
         "HEADWAY_DIR": str(folder / "journal"),
         "HEADWAY_LAUNCH": "test",
@@ -73,8 +73,8 @@ def tell_recipe(folder: Path, modules: list[str], **event: Any) -> None:
     journal = folder / "journal"
     journal.mkdir(parents=True, exist_ok=True)
     head = {"ev": "head", "wall": 1, "launch": "before", "host": os.uname().nodename}
-    told = {"ev": "imported", "t": 1, "modules": list(fold(modules)), **event}
-    lines = [json.dumps(line, separators=(",", ":")) for line in (head, told)]
+    fields = {"ev": "imported", "t": 1, "modules": list(fold(modules)), **event}
+    lines = [json.dumps(line, separators=(",", ":")) for line in (head, fields)]
     (journal / "before-1-1.jsonl").write_text("\n".join(lines) + "\n")
 
 
@@ -105,9 +105,9 @@ class Warmed:
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warmed]:
-    made = Warmed(tmp_path_factory.mktemp("run"), [PYTHON, "x.py"], MODULES)
-    yield made
-    made.driver.close()
+    warm = Warmed(tmp_path_factory.mktemp("run"), [PYTHON, "x.py"], MODULES)
+    yield warm
+    warm.driver.close()
 
 
 def tell(warmed: Warmed, how: str, words: list[str], out: Path, **task: Any) -> dict[str, Any]:
@@ -117,22 +117,24 @@ def tell(warmed: Warmed, how: str, words: list[str], out: Path, **task: Any) -> 
     return comparable(json.loads(out.read_text()), how)
 
 
-def comparable(told: dict[str, Any], how: str) -> dict[str, Any]:
+def comparable(report: dict[str, Any], how: str) -> dict[str, Any]:
     """Without what docs/warm.md says is different."""
-    assert told.pop("loaded") == (how == "warm")
+    assert report.pop("loaded") == (how == "warm")
     differing = ("PARENT", "HEADWAY_OWNER")  # a rank records from its birth
-    told["environ"] = [pair for pair in told["environ"] if pair[0] not in differing]
-    told["proc_environ"] = [one for one in told["proc_environ"] if not one.startswith("PARENT=")]
-    way = [fd for fd, (kind, _) in told["descriptors"].items() if kind == "socket"]
+    report["environ"] = [pair for pair in report["environ"] if pair[0] not in differing]
+    report["proc_environ"] = [
+        variable for variable in report["proc_environ"] if not variable.startswith("PARENT=")
+    ]
+    way = [fd for fd, (kind, _) in report["descriptors"].items() if kind == "socket"]
     for fd in way:
-        del told["descriptors"][fd]  # the way to its nest
+        del report["descriptors"][fd]  # the way to its nest
     assert len(way) <= (how == "warm") and all(int(fd) > 200 for fd in way)
     # Threads of OpenBLAS, which a cold process starts with numpy. glibc's own two signals depend on
     # that, and on how a process was started.
-    told["threads"].pop("Threads")
+    report["threads"].pop("Threads")
     for key in ("SigCgt", "SigIgn"):
-        told["signals"][key] = int(told["signals"][key], 16) & ~(3 << 31)
-    return told
+        report["signals"][key] = int(report["signals"][key], 16) & ~(3 << 31)
+    return report
 
 
 TELL = str(HERE / "tell.py")
@@ -249,15 +251,15 @@ def test_how_a_command_or_a_module_ends(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_children_of_a_warm_process(warmed: Warmed, tmp_path: Path, case: str) -> None:
-    told = []
+    reports = []
     for how in ("cold", "warm"):
         out = tmp_path / "told"
         words = [str(HERE / "parent.py"), case]
         answer = warmed.run(how, *words, env={"TELL": str(out)}, cwd=str(tmp_path))
         assert answer["status"] == 0, answer["stderr"]
-        found = json.loads(out.read_text())
-        told.append(comparable(found, how) if isinstance(found, dict) else {"": found})
-    cold, warm = told
+        report = json.loads(out.read_text())
+        reports.append(comparable(report, how) if isinstance(report, dict) else {"": report})
+    cold, warm = reports
     if case == "rank":  # its journal is open
         del cold["descriptors"], cold["signals"]
     for key in cold:
@@ -265,12 +267,12 @@ def test_children_of_a_warm_process(warmed: Warmed, tmp_path: Path, case: str) -
 
 
 def test_nothing_is_left_of_what_waited_to_be_forked(tmp_path: Path) -> None:
-    made = Warmed(tmp_path, [PYTHON, "x.py"], MODULES)
+    warm = Warmed(tmp_path, [PYTHON, "x.py"], MODULES)
     (tmp_path / "program.py").touch()
-    made.run("warm", "program.py", cwd=str(tmp_path))
-    left = made.driver.ask(how="close")["left"]
-    made.driver.close()
-    assert left == []
+    warm.run("warm", "program.py", cwd=str(tmp_path))
+    leftover = warm.driver.ask(how="close")["left"]
+    warm.driver.close()
+    assert leftover == []
 
 
 WORDS = """
@@ -292,8 +294,10 @@ print(os.waitpid(pid, 0x40000000)[1])
 
 
 def test_words_and_a_hidden_child() -> None:
-    done = subprocess.run([sys.executable, "-c", WORDS], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == [
+    completed = subprocess.run(
+        [sys.executable, "-c", WORDS], capture_output=True, text=True, timeout=60
+    )
+    assert completed.stdout.splitlines() == [
         r"'a name that is \n' 'one\x00two words\x00\x00' 'A=1\x00'",
         "hidden",
         "0",

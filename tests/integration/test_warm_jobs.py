@@ -77,8 +77,8 @@ class Job:
 
     def cold(self, launch: str = "cold") -> None:
         env = self.env(launch)
-        done = subprocess.run(self.command, env=env, stdout=self.log, stderr=self.log)
-        assert done.returncode == 0, (self.folder / "log").read_text()[-3000:]
+        completed = subprocess.run(self.command, env=env, stdout=self.log, stderr=self.log)
+        assert completed.returncode == 0, (self.folder / "log").read_text()[-3000:]
 
     def prepare(self) -> None:
         self.warm.prepare()
@@ -87,36 +87,36 @@ class Job:
 
     def spawn(self, launch: str = "warm", **env: str) -> ChildProcess | None:
         output = {"stdout": self.log.fileno(), "stderr": self.log.fileno()}
-        given = {**self.env(launch), **env}
+        full_env = {**self.env(launch), **env}
         return self.warm.spawn(
-            self.command, given, own_group=True, pdeathsig=signal.SIGTERM, **output
+            self.command, full_env, own_group=True, pdeathsig=signal.SIGTERM, **output
         )
 
     def heads(self, launch: str) -> list[dict[str, Any]]:
         return [lines[0] for lines in self.journals(launch)]
 
     def journals(self, launch: str) -> list[list[dict[str, Any]]]:
-        found = []
+        result = []
         for path in (self.folder / "journal").glob("*.jsonl"):
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             if lines[0]["launch"] == launch:
-                found.append(lines)
-        return found
+                result.append(lines)
+        return result
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    made: list[Job] = []
+    jobs: list[Job] = []
 
     def make(*command: str, **env: str) -> Job:
         (tmp_path / "journal").mkdir(exist_ok=True)
-        made.append(Job(tmp_path, *command, **env))
-        return made[-1]
+        jobs.append(Job(tmp_path, *command, **env))
+        return jobs[-1]
 
     yield make
-    for one in made:
-        one.warm.close()
-        one.log.close()
+    for each in jobs:
+        each.warm.close()
+        each.log.close()
 
 
 def ended(process: ChildProcess | None, seconds: float = 60) -> int:
@@ -127,8 +127,8 @@ def ended(process: ChildProcess | None, seconds: float = 60) -> int:
 
 
 def gone(pids: set[int]) -> bool:
-    seen = processes.process_table()
-    return not any(pid in seen and seen[pid].state != "Z" for pid in pids)
+    table = processes.process_table()
+    return not any(pid in table and table[pid].state != "Z" for pid in pids)
 
 
 def below(pid: int) -> set[int]:
@@ -249,10 +249,10 @@ def simple(job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
     """A program whose zygote has imported little."""
 
     def make(text: str, *words: str, modules: tuple[str, ...] = ("numpy",), **env: str) -> Job:
-        made = job(PYTHON, script(tmp_path, text), *words, **env)
+        created = job(PYTHON, script(tmp_path, text), *words, **env)
         tell_recipe(tmp_path, list(modules))
-        made.prepare()
-        return made
+        created.prepare()
+        return created
 
     return make
 
@@ -261,36 +261,36 @@ def simple(job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
 def test_the_zygote_has_one_thread_and_ends_with_all_that_waits(
     simple: Callable[..., Job],
 ) -> None:
-    one = simple("pass", modules=("numpy", "torch"))
-    zygote = next(iter(one.warm.pids()))
-    waiting = wait_until(lambda: len(found := below(zygote)) >= 3 and found)
+    started = simple("pass", modules=("numpy", "torch"))
+    zygote = next(iter(started.warm.pids()))
+    waiting = wait_until(lambda: len(children := below(zygote)) >= 3 and children)
     for pid in {zygote, *waiting}:
         assert len(os.listdir(f"/proc/{pid}/task")) == 1
         assert not [fd for fd in opened(pid) if fd.startswith("/dev/nvidia")]
-    one.warm.close()
+    started.warm.close()
     wait_until(lambda: gone({zygote, *waiting}), 10)
 
 
 def opened(pid: int) -> list[str]:
-    found = []
+    files = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(fd))
-    return found
+            files.append(os.readlink(fd))
+    return files
 
 
 def test_a_killed_zygote_hurts_nobody(simple: Callable[..., Job], tmp_path: Path) -> None:
-    one = simple("import time\ntime.sleep(1.5)\nprint('survived', flush=True)")
-    running = one.spawn()
-    (zygote,) = one.warm.pids()
+    started = simple("import time\ntime.sleep(1.5)\nprint('survived', flush=True)")
+    running = started.spawn()
+    (zygote,) = started.warm.pids()
     os.kill(zygote, signal.SIGKILL)
     wait_until(lambda: gone({zygote}))
-    assert one.spawn() is None
-    assert one.codes() == ["zygote-gone"]
+    assert started.spawn() is None
+    assert started.codes() == ["zygote-gone"]
     assert ended(running) == 0
     assert "survived" in (tmp_path / "log").read_text()
-    one.prepare()  # there is another one for the next start
-    assert ended(one.spawn()) == 0
+    started.prepare()  # there is another one for the next start
+    assert ended(started.spawn()) == 0
 
 
 RANDOM = """
@@ -305,8 +305,10 @@ print(random.random(), np.random.rand(), secrets.token_hex(4), uuid.uuid4(), uui
 
 
 def test_two_children_are_not_twins(simple: Callable[..., Job], tmp_path: Path) -> None:
-    one = simple(RANDOM, modules=("numpy.random", "uuid", "tempfile", "secrets", "multiprocessing"))
-    assert [ended(one.spawn()), ended(one.spawn())] == [0, 0]
+    started = simple(
+        RANDOM, modules=("numpy.random", "uuid", "tempfile", "secrets", "multiprocessing")
+    )
+    assert [ended(started.spawn()), ended(started.spawn())] == [0, 0]
     lines = (tmp_path / "log").read_text().split()
     assert len(lines) == 16 and len(set(lines)) == 16
 
@@ -328,13 +330,17 @@ print(re.sub(r"Environment.*", "", torch.__config__.parallel_info(), flags=re.S)
 def test_thread_counts_are_those_of_a_cold_process(
     simple: Callable[..., Job], tmp_path: Path, threads: str
 ) -> None:
-    one = simple(THREADS, modules=("numpy", "torch"))
+    started = simple(THREADS, modules=("numpy", "torch"))
     env = {"OMP_NUM_THREADS": threads} if threads else {}
-    done = subprocess.run(
-        one.command, env={**one.env("cold"), **env}, capture_output=True, text=True, check=True
+    completed = subprocess.run(
+        started.command,
+        env={**started.env("cold"), **env},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert ended(one.spawn(**env)) == 0
-    assert (tmp_path / "log").read_text() == done.stdout
+    assert ended(started.spawn(**env)) == 0
+    assert (tmp_path / "log").read_text() == completed.stdout
 
 
 KEY = """
@@ -355,12 +361,12 @@ print(hashlib.sha256(pickler.dumps(tensor)).hexdigest())
 def test_keys_of_the_compile_cache_are_those_of_a_run_without_us(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    one = job(PYTHON, script(tmp_path, KEY), RANK="0", WORLD_SIZE="1")
+    started = job(PYTHON, script(tmp_path, KEY), RANK="0", WORLD_SIZE="1")
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "PYTHONPATH"))}
-    expected = subprocess.check_output(one.command, env=bare, text=True)
-    one.cold()
-    one.prepare()
-    assert ended(one.spawn()) == 0
+    expected = subprocess.check_output(started.command, env=bare, text=True)
+    started.cold()
+    started.prepare()
+    assert ended(started.spawn()) == 0
     assert (tmp_path / "log").read_text() == expected * 2
 
 
@@ -387,12 +393,12 @@ def test_what_a_fork_would_break_is_left_out(
         (site / name / "__init__.py").write_text(text + "\n")
     text = "import sys\nprint(sorted(set(sys.modules) & set(sys.argv[1:])))"
     boot = environment(tmp_path)["PYTHONPATH"]
-    one = job(PYTHON, script(tmp_path, text), *PACKAGES, PYTHONPATH=f"{boot}:{site}")
+    started = job(PYTHON, script(tmp_path, text), *PACKAGES, PYTHONPATH=f"{boot}:{site}")
     tell_recipe(tmp_path, list(PACKAGES))
     journal = tmp_path / "journal" / "before-1-1.jsonl"
     journal.write_text(journal.read_text().replace('"wall":1', '"wall":1,"local_rank":0'))
-    one.prepare()
-    assert ended(one.spawn()) == 0
+    started.prepare()
+    assert ended(started.spawn()) == 0
     assert (tmp_path / "log").read_text() == "['harmless']\n"
     memory = WarmState.read(tmp_path)
     assert memory.good == ["harmless"]
@@ -401,11 +407,11 @@ def test_what_a_fork_would_break_is_left_out(
 
 @pytest.mark.slow
 def test_a_variable_that_was_read_at_import(simple: Callable[..., Job]) -> None:
-    one = simple("pass", modules=("torch._dynamo.config",))
-    assert one.spawn(TORCH_LOGS="+dynamo") is None
-    assert one.codes() == ["environment-differs"]
-    assert "TORCH_LOGS" in one.notes[0][0]
-    assert ended(one.spawn(SOMETHING_ELSE="1")) == 0
+    started = simple("pass", modules=("torch._dynamo.config",))
+    assert started.spawn(TORCH_LOGS="+dynamo") is None
+    assert started.codes() == ["environment-differs"]
+    assert "TORCH_LOGS" in started.notes[0][0]
+    assert ended(started.spawn(SOMETHING_ELSE="1")) == 0
 
 
 @pytest.mark.slow
@@ -415,57 +421,57 @@ def test_a_script_that_sets_what_is_read_at_import(job: Callable[..., Job], tmp_
         "import os\nos.environ['TORCH_COMPILE_DISABLE'] = '1'\nimport torch._dynamo.config as c\n"
         "print(c.disable, 'OMP_NUM_THREADS' in os.environ)\n"
     )
-    one = job(PYTHON, script(tmp_path, text), RANK="0", WORLD_SIZE="1")
-    one.cold()
-    one.prepare()
-    child = one.spawn()
-    assert one.notes == [] and ended(child) == 0
+    started = job(PYTHON, script(tmp_path, text), RANK="0", WORLD_SIZE="1")
+    started.cold()
+    started.prepare()
+    child = started.spawn()
+    assert started.notes == [] and ended(child) == 0
     assert (tmp_path / "log").read_text() == "True False\n" * 2
     script(
         tmp_path, text.replace("import torch", "os.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
     )
-    assert one.spawn() is None
-    assert one.codes() == ["program-sets-variable"]
-    assert "OMP_NUM_THREADS" in one.notes[0][0]
+    assert started.spawn() is None
+    assert started.codes() == ["program-sets-variable"]
+    assert "OMP_NUM_THREADS" in started.notes[0][0]
 
 
 def test_a_file_that_hides_an_installed_module(simple: Callable[..., Job], tmp_path: Path) -> None:
-    one = simple("pass")
+    started = simple("pass")
     (tmp_path / "numpy.py").write_text("")
-    assert one.spawn() is None
-    assert one.codes() == ["module-shadowed"]
-    assert "numpy.py" in one.notes[0][0]
+    assert started.spawn() is None
+    assert started.codes() == ["module-shadowed"]
+    assert "numpy.py" in started.notes[0][0]
 
 
 @pytest.mark.slow
 def test_commands_that_are_no_python(job: Callable[..., Job], tmp_path: Path) -> None:
-    one = job("bash", "-c", "true")
+    started = job("bash", "-c", "true")
     tell_recipe(tmp_path, ["numpy"])
-    one.warm.prepare()
-    one.warm.prepare()
-    assert one.spawn() is None
-    assert one.codes() == ["not-a-python-program"]
+    started.warm.prepare()
+    started.warm.prepare()
+    assert started.spawn() is None
+    assert started.codes() == ["not-a-python-program"]
 
 
 def test_an_attempt_that_breaks_on_it(simple: Callable[..., Job], tmp_path: Path) -> None:
-    one = simple("pass")
-    assert ended(one.spawn()) == 0
-    one.warm.ended_before_step()
-    assert one.spawn() is None and one.warm.pids() == set()
-    assert one.codes() == ["warm-starts-off"]
-    later = WarmStart(tmp_path, one.command, one.env("later"), one.note)
+    started = simple("pass")
+    assert ended(started.spawn()) == 0
+    started.warm.ended_before_step()
+    assert started.spawn() is None and started.warm.pids() == set()
+    assert started.codes() == ["warm-starts-off"]
+    later = WarmStart(tmp_path, started.command, started.env("later"), started.note)
     later.prepare()
-    assert not later.ready() and one.codes() == ["warm-starts-off", "warm-starts-off"]
+    assert not later.ready() and started.codes() == ["warm-starts-off", "warm-starts-off"]
 
 
 @pytest.mark.slow
 def test_an_attempt_that_breaks_after_others_have_worked(simple: Callable[..., Job]) -> None:
-    one = simple("pass")
-    assert ended(one.spawn()) == 0
-    one.warm.stepped()
-    one.warm.ended_before_step()
-    assert one.spawn() is None  # once
-    assert ended(one.spawn()) == 0
+    started = simple("pass")
+    assert ended(started.spawn()) == 0
+    started.warm.stepped()
+    started.warm.ended_before_step()
+    assert started.spawn() is None  # once
+    assert ended(started.spawn()) == 0
 
 
 @pytest.mark.slow
@@ -474,11 +480,11 @@ def test_a_console_script(job: Callable[..., Job], tmp_path: Path) -> None:
     path.write_text(f"#!{PYTHON} -u\nimport sys\nprint(sys.orig_argv, sys.argv, sys.path[0])\n"
                     "print(open('/proc/self/comm').read())\n")  # fmt: skip
     path.chmod(0o755)
-    one = job(str(path), "x")
+    started = job(str(path), "x")
     tell_recipe(tmp_path, ["numpy"])
-    one.cold()
-    one.prepare()
-    assert ended(one.spawn()) == 0
+    started.cold()
+    started.prepare()
+    assert ended(started.spawn()) == 0
     first, second = (tmp_path / "log").read_text().strip().split("\n\n")
     assert first == second
 
@@ -493,9 +499,9 @@ def test_a_fault_of_ours_starts_the_real_thing(job: Callable[..., Job], tmp_path
     )
     path = f"{environment(tmp_path)['PYTHONPATH']}:{package.parent}"
     text = "import os, sys\nprint('saboteur' in sys.modules, os.getpid(), os.getpgrp())"
-    one = job(PYTHON, script(tmp_path, text), PYTHONPATH=path, HEADWAY_STRICT="")
+    started = job(PYTHON, script(tmp_path, text), PYTHONPATH=path, HEADWAY_STRICT="")
     tell_recipe(tmp_path, ["saboteur"])
-    one.prepare()
-    child = one.spawn()
+    started.prepare()
+    child = started.spawn()
     assert child is not None and ended(child) == 0
     assert (tmp_path / "log").read_text() == f"False {child.pid} {child.pid}\n"

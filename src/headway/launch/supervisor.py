@@ -183,7 +183,7 @@ class Supervisor:
             except Exception as error:
                 restarting = False
                 self._warn(
-                    f"internal error, {type(error).__name__}: {error}; the job is no longer "
+                    f"internal fault, {type(error).__name__}: {error}; the job is no longer "
                     "recorded and will not be restarted",
                     code="launcher-fault",
                 )

@@ -39,8 +39,8 @@ class Driver:
     def close(self) -> dict[str, Any]:
         """What is left of the zygote and what waited below it."""
         self.warm.close()
-        seen = processes.process_table()
-        return {"left": [seen[pid].state for pid in processes.descendants(os.getpid(), seen)]}
+        table = processes.process_table()
+        return {"left": [table[pid].state for pid in processes.descendants(os.getpid(), table)]}
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """One command to its end."""
@@ -80,11 +80,11 @@ def wait(child: Any, seconds: float) -> int | None:
 
 
 def texts(out: Any, err: Any) -> dict[str, str]:
-    found = {}
+    texts_ = {}
     for name, file in (("stdout", out), ("stderr", err)):
         file.seek(0)
-        found[name] = file.read().decode(errors="backslashreplace")
-    return found
+        texts_[name] = file.read().decode(errors="backslashreplace")
+    return texts_
 
 
 @contextlib.contextmanager
@@ -99,9 +99,9 @@ def conditions(
         back.callback(os.close, source)
         ends = [source, out, err] if terminal is None else [terminal[1]] * 3
         for fd, end in enumerate(ends):
-            kept = os.dup(fd)
-            back.callback(os.close, kept)
-            back.callback(os.dup2, kept, fd)
+            copy = os.dup(fd)
+            back.callback(os.close, copy)
+            back.callback(os.dup2, copy, fd)
             os.dup2(end, fd)
         for fd in task.get("closed", []):
             os.close(fd)

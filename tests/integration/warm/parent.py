@@ -14,16 +14,16 @@ def tell(words=(TELL, "x"), **options):
     """What a child sees of itself."""
     out = os.environ["TELL"] + ".inner"
     env = {**os.environ, "TELL": out, "PARENT": str(os.getpid()), **options.pop("more", {})}
-    done = subprocess.run([sys.executable, *words], env=env, capture_output=True, **options)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, *words], env=env, capture_output=True, **options)
+    assert completed.returncode == 0, completed.stderr
     with open(out) as file:
         return json.load(file)
 
 
 def shown(*words, **options):
     """What a child says, and its exit code."""
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
-    return [done.returncode, done.stdout, done.stderr]
+    completed = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
+    return [completed.returncode, completed.stdout, completed.stderr]
 
 
 def failing(*words, **options):
@@ -44,9 +44,9 @@ def started(method):
     queue = context.Queue()
     child = context.Process(target=work, args=(queue,), name="child")
     child.start()
-    found = queue.get(timeout=60)
+    result = queue.get(timeout=60)
     child.join()
-    return [found, child.exitcode]
+    return [result, child.exitcode]
 
 
 def pooled():
@@ -93,9 +93,9 @@ def loaded():
 def inherited():
     writer = os.open(os.environ["TELL"] + ".file", os.O_CREAT | os.O_WRONLY)
     os.set_inheritable(writer, True)
-    found = tell(close_fds=False)
+    result = tell(close_fds=False)
     os.close(writer)
-    return found
+    return result
 
 
 def limited():

@@ -17,43 +17,43 @@ def read(path):
 
 
 def stream(name):
-    found = getattr(sys, name)
-    if found is None:
+    stream_ = getattr(sys, name)
+    if stream_ is None:
         return None
-    assert found is getattr(sys, f"__{name}__")
+    assert stream_ is getattr(sys, f"__{name}__")
     return {
-        "encoding": found.encoding,
-        "errors": found.errors,
-        "line_buffering": found.line_buffering,
-        "write_through": found.write_through,
-        "name": found.name,
-        "mode": found.mode,
-        "buffer": type(found.buffer).__name__,
-        "raw": repr(getattr(found.buffer, "raw", found.buffer)),
-        "isatty": found.isatty(),
-        "fileno": found.fileno(),
-        "newlines": found.newlines,
+        "encoding": stream_.encoding,
+        "errors": stream_.errors,
+        "line_buffering": stream_.line_buffering,
+        "write_through": stream_.write_through,
+        "name": stream_.name,
+        "mode": stream_.mode,
+        "buffer": type(stream_.buffer).__name__,
+        "raw": repr(getattr(stream_.buffer, "raw", stream_.buffer)),
+        "isatty": stream_.isatty(),
+        "fileno": stream_.fileno(),
+        "newlines": stream_.newlines,
     }
 
 
 def descriptors():
-    found = {}
+    result = {}
     for entry in sorted(os.listdir("/proc/self/fd"), key=int):
         try:
             target = os.readlink(f"/proc/self/fd/{entry}")
         except OSError:
             continue
         kind = "unnamed" if target.endswith("(deleted)") else target.split(":")[0]
-        found[entry] = kind, os.get_inheritable(int(entry))
-    return found
+        result[entry] = kind, os.get_inheritable(int(entry))
+    return result
 
 
 def main_module():
-    found = vars(sys.modules["__main__"])
-    shown = {key: repr(value) for key, value in found.items() if key.startswith("__")}
-    shown["__builtins__"] = type(found["__builtins__"]).__name__
-    shown["__loader__"] = type(found["__loader__"]).__name__
-    shown["__spec__"] = getattr(found["__spec__"], "name", None)
+    content = vars(sys.modules["__main__"])
+    shown = {key: repr(value) for key, value in content.items() if key.startswith("__")}
+    shown["__builtins__"] = type(content["__builtins__"]).__name__
+    shown["__loader__"] = type(content["__loader__"]).__name__
+    shown["__spec__"] = getattr(content["__spec__"], "name", None)
     return shown
 
 

@@ -72,8 +72,8 @@ def test_ranks_get_their_orders_in_the_environment(bench: Bench) -> None:
     assert (hold["kind"], hold["who"], hold["fault"]) == ("hold", 0, 2)
     assert data["moments"] == [{"keys": ["a0"], "at": bench.ns + 2_000_000_000}]
     assert (data["delay_s"], data["for_s"], data["who"]) == (1.0, None, "all")
-    (told,) = bench.events(attempt, "plan")
-    assert [fault["planned"] for fault in told["faults"]] == [f.text for f in plan.faults]
+    (event,) = bench.events(attempt, "plan")
+    assert [fault["planned"] for fault in event["faults"]] == [f.text for f in plan.faults]
 
 
 def test_without_orders_the_environment_is_left_alone(bench: Bench) -> None:
@@ -108,8 +108,8 @@ def test_a_rank_that_holds_still_is_answered(bench: Bench, tmp_path: Path) -> No
     injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     name = claims.claim_name(plan.mark, 1, "k0")
-    told = {"host": os.uname().nodename, "pid": 77, "rank": 0, "step": 9, "t": 1}
-    assert claims.take_claim(str(bench.run_folder.journal), [name], told) == name
+    content = {"host": os.uname().nodename, "pid": 77, "rank": 0, "step": 9, "t": 1}
+    assert claims.take_claim(str(bench.run_folder.journal), [name], content) == name
     bench.round(injector, attempt)
     assert saved.read_bytes()[1000] == 0xFF
     (event,) = bench.events(attempt)
@@ -135,9 +135,9 @@ def test_a_rank_that_stopped_itself_is_woken(bench: Bench) -> None:
     injector = FaultInjector(plan, bench.run_folder)
     attempt = bench.begin(injector)
     for number, pid in ((1, 71), (2, 72)):
-        told = {"host": os.uname().nodename, "pid": pid, "rank": 0, "step": 9, "t": 1}
+        content = {"host": os.uname().nodename, "pid": pid, "rank": 0, "step": 9, "t": 1}
         claims.take_claim(
-            str(bench.run_folder.journal), [claims.claim_name(plan.mark, number, "k0")], told
+            str(bench.run_folder.journal), [claims.claim_name(plan.mark, number, "k0")], content
         )
     bench.round(injector, attempt)
     bench.round(injector, attempt, 2.9)
@@ -161,18 +161,18 @@ def test_another_nodes_rank_is_another_nodes_concern(bench: Bench) -> None:
 def test_the_network_is_put_back_when_the_attempt_is_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
+    calls: list[str] = []
     for name in ("down", "up"):
         monkeypatch.setattr(
-            chaos_injector.network, name, lambda device, name=name: done.append(name)
+            chaos_injector.network, name, lambda device, name=name: calls.append(name)
         )
     monkeypatch.setattr(chaos_injector.network, "unusable_reason", lambda device: "")
     injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.run_folder)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 1)
-    assert done == ["down"]
+    assert calls == ["down"]
     injector.end()
-    assert done == ["down", "up"]
+    assert calls == ["down", "up"]
 
 
 def test_a_fault_of_ours_is_noted_and_the_watch_goes_on(
@@ -249,8 +249,8 @@ def test_everything_is_all_below_the_launcher(
     injector = FaultInjector(parse_inline_plan("kill who=all after=1"), bench.run_folder)
     attempt = bench.begin(injector)
     parents = {71: os.getpid(), 72: 71, 73: os.getpid(), 74: 73, 80: 1}
-    seen = {pid: processes.ProcInfo(parent, pid, "S") for pid, parent in parents.items()}
-    monkeypatch.setattr(processes, "process_table", lambda: seen)
+    table = {pid: processes.ProcInfo(parent, pid, "S") for pid, parent in parents.items()}
+    monkeypatch.setattr(processes, "process_table", lambda: table)
     monkeypatch.setattr(processes, "still_running", set)
     attempt.helper_pids = lambda: {73}
     followed(attempt, 71, rank=0)
@@ -273,5 +273,5 @@ def test_steps_and_seconds_are_counted_over_the_attempts(
 
 
 def _orders(attempt: Attempt) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(attempt.extra_env[ENV_CHAOS])["orders"]
-    return found
+    orders: list[dict[str, Any]] = json.loads(attempt.extra_env[ENV_CHAOS])["orders"]
+    return orders

@@ -37,8 +37,8 @@ def planned(text: str, attempt: int = 0, **more: Any) -> list[Moment]:
     return plan_moments(parse_inline_plan(text), attempt, past(**more))
 
 
-def when(found: list[Moment]) -> list[tuple[tuple[str, ...], int | None, float | None]]:
-    return [(m.keys, m.step, m.after_s) for m in found]
+def when(moments: list[Moment]) -> list[tuple[tuple[str, ...], int | None, float | None]]:
+    return [(m.keys, m.step, m.after_s) for m in moments]
 
 
 def test_a_step_is_meant_once_unless_attempts_are_named() -> None:

@@ -27,12 +27,12 @@ def test_a_new_attempt_is_a_reason_to_write(
     monkeypatch.setattr(ingest_worker, "MIN_GAP_S", 0.0)
     written = threading.Event()
     monkeypatch.setattr(StoreIngest, "_write", lambda self, limit: written.set() or "")
-    one = StoreIngest(folder, str(tmp_path / "store"), print)
-    one.start()
+    ingest = StoreIngest(folder, str(tmp_path / "store"), print)
+    ingest.start()
     assert not written.wait(0.1)
     (folder / "journal" / "node0-7-7.jsonl").write_text("")
     assert written.wait(100)
-    one.finish()
+    ingest.finish()
 
 
 def test_without_the_package_the_job_runs_all_the_same(

@@ -26,15 +26,15 @@ class Clock:
 
 def test_alone_it_decides_at_once(tmp_path: Path) -> None:
     alone = NodeCoordinator(tmp_path, "abc", "node-a", 1)
-    asked: list[Any] = []
+    decide_calls: list[Any] = []
 
-    def decide(said: Any, gone: Any) -> dict[str, Any]:
-        asked.append((said, gone))
+    def decide(reports: Any, lost: Any) -> dict[str, Any]:
+        decide_calls.append((reports, lost))
         return {"action": "restart"}
 
     assert alone.attempt() == 0
     assert alone.decide_together(0, {"done": False, "x": 1}, decide) == {"action": "restart"}
-    assert asked == [({"node-a-1": {"done": False, "x": 1}}, set())]
+    assert decide_calls == [({"node-a-1": {"done": False, "x": 1}}, set())]
     assert alone.attempt() == 1
     alone.leave()
     assert list(tmp_path.iterdir()) == []
@@ -46,10 +46,10 @@ def test_many_follow_one_decision(tmp_path: Path) -> None:
     followed: dict[int, Any] = {}
 
     def conclude(n: int) -> None:
-        def decide(said: Any, gone: Any) -> dict[str, Any]:
+        def decide(reports: Any, lost: Any) -> dict[str, Any]:
             decided.append(n)
-            assert len(said) == 8
-            assert not gone
+            assert len(reports) == 8
+            assert not lost
             return {"by": n}
 
         followed[n] = members[n].decide_together(0, {"done": n % 2 == 0, "n": n}, decide)
@@ -101,14 +101,14 @@ def test_all_nodes_must_be_late(tmp_path: Path) -> None:
 def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     here, there = (NodeCoordinator(tmp_path, "abc", host, 1) for host in ("here", "there"))
     os.utime(there._member, (1, 1))
-    seen: list[Any] = []
+    outcomes: list[Any] = []
 
-    def decide(said: Any, gone: Any) -> dict[str, Any]:
-        seen.append((set(said), gone))
+    def decide(reports: Any, lost: Any) -> dict[str, Any]:
+        outcomes.append((set(reports), lost))
         return {"action": "swap"}
 
     here.decide_together(0, {"done": False}, decide)
-    assert seen == [({"here-1"}, {"there-1"})]
+    assert outcomes == [({"here-1"}, {"there-1"})]
 
 
 def test_silence_is_what_this_node_has_seen(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_silence_is_what_this_node_has_seen(tmp_path: Path) -> None:
     there.beat()
     clock.now += HEARTBEAT_S
     assert not here.lost_neighbor(names)
-    seen = 0
+    round_number = 0
     while not here.lost_neighbor(names):
         clock.now += HEARTBEAT_S
-        seen += 1
-    assert seen == int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1
+        round_number += 1
+    assert round_number == int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1
 
 
 def test_each_node_looks_after_one_other(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_each_node_looks_after_one_other(tmp_path: Path) -> None:
         for n in lost:
             os.utime(members[n]._member, (1, 1))
         well = [member for n, member in enumerate(members) if n not in lost]
-        seen = set().union(*(member.lost_neighbor(names) for member in well))
-        assert seen and seen <= {members[n].me for n in lost}
+        outcomes = set().union(*(member.lost_neighbor(names) for member in well))
+        assert outcomes and outcomes <= {members[n].me for n in lost}
         assert [len(member._sightings) for member in well] == [1] * len(well)
 
 
@@ -186,7 +186,7 @@ def test_a_heart_stops() -> None:
 
 def test_launches_of_one_folder_do_not_mix(tmp_path: Path) -> None:
     old = NodeCoordinator(tmp_path, "old", "node", 1)
-    old.decide_together(0, {"done": False}, lambda said, gone: {"action": "stop"})
+    old.decide_together(0, {"done": False}, lambda reports, lost: {"action": "stop"})
     new = NodeCoordinator(tmp_path, "new", "node", 2)
     assert new.attempt() == 0
     assert new.members(os.listdir(tmp_path)) == {"node-2"}
@@ -197,21 +197,21 @@ def test_a_node_that_was_told_to_stop_does_not_wait_for_the_others(
 ) -> None:
     monkeypatch.setattr(coordination, "STOPPING_S", 0.0)
     here, _ = (NodeCoordinator(tmp_path, "abc", host, 1) for host in ("here", "there"))
-    seen: list[Any] = []
+    outcomes: list[Any] = []
 
-    def decide(said: Any, gone: Any) -> dict[str, Any]:
-        seen.append((said["here-1"]["told"], set(said), gone))
+    def decide(reports: Any, lost: Any) -> dict[str, Any]:
+        outcomes.append((reports["here-1"]["told"], set(reports), lost))
         return {"action": "stop"}
 
     here.decide_together(0, {"told": None}, decide, stop_signal=lambda: 15)
-    assert seen == [(15, {"here-1"}, set())]
+    assert outcomes == [(15, {"here-1"}, set())]
 
 
 def test_a_launch_that_is_done_has_no_past(tmp_path: Path) -> None:
     """A launcher may come while the others are about to leave."""
-    done = NodeCoordinator(tmp_path, "abc", "node", 1)
-    done.decide_together(0, {"done": True}, lambda said, gone: {"done": True})
-    assert done.decisions() == []
+    coordinator = NodeCoordinator(tmp_path, "abc", "node", 1)
+    coordinator.decide_together(0, {"done": True}, lambda reports, lost: {"done": True})
+    assert coordinator.decisions() == []
 
 
 def test_without_a_folder_a_node_is_on_its_own(tmp_path: Path) -> None:

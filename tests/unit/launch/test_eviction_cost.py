@@ -110,8 +110,8 @@ def test_a_run_that_comes_back_tells_at_once(
     writer.close()
     job = Launcher(tmp_path, monkeypatch)
     job.later(1)
-    (told,) = job.told
-    assert [told[key] for key in ("preemptions", "save_s", "recover_s")] == [1, 2.0, 30.0]
+    (event,) = job.told
+    assert [event[key] for key in ("preemptions", "save_s", "recover_s")] == [1, 2.0, 30.0]
     job.later(29)
     assert len(job.told) == 1
     job.later(1)
@@ -146,12 +146,12 @@ def test_a_restart_by_torchrun_is_a_start_of_its_own(
 def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cold start of 60 s, restarts of 11, 10 and 12 s, saves of 2 and of 8 s."""
     job = Launcher(tmp_path, monkeypatch)
-    told = FakeRun()
+    run = FakeRun()
     at = 0.0
     for number, (start, took) in enumerate(((60.0, 2.0), (11.0, 2.0), (10.0, 8.0), (12.0, 0.0))):
         launch = f"L0.{number}" if number else "L0"
-        launcher = told.launcher(begin=at, launch=launch, index=number)
-        rank = told.process(begin=at + 1, rank=0, world=4, launch=launch)
+        launcher = run.launcher(begin=at, launch=launch, index=number)
+        rank = run.process(begin=at + 1, rank=0, world=4, launch=launch)
         rank.train(first=1, count=80, start=at + start, each=0.5)
         if number:
             job.now, job.found, job.number = round((1000 + at) * NS), [Rank()], number
@@ -173,7 +173,7 @@ def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.Monke
             job.pricing.attempt_ended(job.found)
             at += 30  # and waits before the next attempt
     last = [event for event in job.told if event["ev"] == "price"][-1]
-    price = from_ledger(told.ledger())
+    price = from_ledger(run.ledger())
     assert price.save == last["save_s"] == 8.0, "of the newest attempt that saved"
     assert last["recover_s"] == 11.0
     assert price.recover == pytest.approx(11.0, abs=0.6)
@@ -240,7 +240,7 @@ def test_what_earlier_launches_have_told(tmp_path: Path) -> None:
     writer.close()
     torn = json.dumps({"ev": "head", "wall": 1, "t": 1}) + '\n{"ev":"signal","t"'
     (tmp_path / "launcher-L7-n0-7.jsonl").write_text(torn)
-    found = earlier_launches(tmp_path, "L9")
-    assert found.preemptions == 3, "on two nodes it is one; Ctrl-C is none"
-    assert (found.save_s, found.recover_s) == (2.0, 32.0)
+    earlier = earlier_launches(tmp_path, "L9")
+    assert earlier.preemptions == 3, "on two nodes it is one; Ctrl-C is none"
+    assert (earlier.save_s, earlier.recover_s) == (2.0, 32.0)
     assert earlier_launches(tmp_path, "L2").preemptions == 2, "this launch is not among them"

@@ -12,15 +12,15 @@ from tests.support import NO_PROCESS
 
 
 def test_parents_and_children() -> None:
-    seen = {
+    table = {
         10: processes.ProcInfo(1, 10, "S"),
         11: processes.ProcInfo(10, 10, "S"),
         12: processes.ProcInfo(11, 10, "Z"),
         20: processes.ProcInfo(1, 20, "S"),
     }
-    assert processes.descendants(10, seen) == {11, 12}
-    assert processes.ancestors(12, 10, seen) == [11, 10]
-    assert processes.ancestors(20, 10, seen) == []
+    assert processes.descendants(10, table) == {11, 12}
+    assert processes.ancestors(12, 10, table) == [11, 10]
+    assert processes.ancestors(20, 10, table) == []
 
 
 def test_numbers_that_were_used_again_while_looking() -> None:

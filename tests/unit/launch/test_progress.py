@@ -132,9 +132,9 @@ def test_the_ledger_comes_to_the_same_steps(tmp_path: Path, declared: int | None
     progress, ends = Progress(), []
     for number in range(2):
         ranks = []
-        for made in job.journals:
-            if made.lines[0]["launch"] == f"L{number}" and made.lines[0]["role"] == "process":
-                rank = RankTail(str(folder / f"{made.name}.jsonl"), 1)
+        for journal in job.journals:
+            if journal.lines[0]["launch"] == f"L{number}" and journal.lines[0]["role"] == "process":
+                rank = RankTail(str(folder / f"{journal.name}.jsonl"), 1)
                 rank.read_new()
                 rank.close()
                 ranks.append(rank)

@@ -73,28 +73,28 @@ def test_only_where_a_page_cannot_be_mapped_in_safety(
     monkeypatch.setattr(pulse_pages, "file_system", lambda path: "ext4")
     assert pulse_pages.make_pages(journal) is None
     monkeypatch.setattr(pulse_pages, "file_system", lambda path: kind)
-    made = pulse_pages.make_pages(journal)
-    assert made is not None
-    made.close()
+    pages = pulse_pages.make_pages(journal)
+    assert pages is not None
+    pages.close()
     assert list(memory.iterdir()) == []
     monkeypatch.setattr(pulse_pages, "MEMORY", memory / "none")
     assert pulse_pages.make_pages(journal) is None
 
 
 def test_pages_are_copied_and_removed(journal: Path, memory: Path) -> None:
-    made = PulsePages(journal, memory)
-    writer = Writer(str(journal / "host-7-1.jsonl"), 7, str(made.folder))
+    pages = PulsePages(journal, memory)
+    writer = Writer(str(journal / "host-7-1.jsonl"), 7, str(pages.folder))
     writer.cells[pulse.STEPS] = 3
-    assert made.names() == {"host-7-1.pulse"}
+    assert pages.names() == {"host-7-1.pulse"}
     assert not (journal / "host-7-1.pulse").exists()
-    made.copy_all()
+    pages.copy_all()
     page = pulse.read(str(journal / "host-7-1.pulse"))
     assert page is not None and page.steps == 3
     before = (journal / "host-7-1.pulse").stat().st_mtime_ns
-    made.copy_all()
+    pages.copy_all()
     assert (journal / "host-7-1.pulse").stat().st_mtime_ns == before  # nothing new
     writer.cells[pulse.STEPS] = 4
-    made.close()
+    pages.close()
     page = pulse.read(str(journal / "host-7-1.pulse"))
     assert page is not None and page.steps == 4
     assert list(memory.iterdir()) == []
@@ -152,8 +152,8 @@ def test_the_launcher_sees_processes_by_their_pages(
     journal: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a look at the journal folder, and without a request for each look at a page."""
-    made = PulsePages(journal, memory)
-    launcher = Writer(str(journal / "launcher-a-host-1.jsonl"), os.getpid(), str(made.folder))
+    pages = PulsePages(journal, memory)
+    launcher = Writer(str(journal / "launcher-a-host-1.jsonl"), os.getpid(), str(pages.folder))
     time, listed, opened = 10**12, [], []
     monkeypatch.setattr(process_watch, "now", lambda: time)
     listdir, open_file = os.listdir, rank_tail.file_access.open_file
@@ -166,10 +166,10 @@ def test_the_launcher_sees_processes_by_their_pages(
     monkeypatch.setattr(
         rank_tail.file_access, "open_file", lambda path: opened.append(path) or open_file(path)
     )
-    followed = ProcessWatch(journal, "a", launcher, made)
+    followed = ProcessWatch(journal, "a", launcher, pages)
     followed._find_new()
     name = f"{os.uname().nodename}-{os.getpid()}-1"
-    rank = Writer(str(journal / f"{name}.jsonl"), os.getpid(), str(made.folder))
+    rank = Writer(str(journal / f"{name}.jsonl"), os.getpid(), str(pages.folder))
     rank.write(head("process", rank=0, launch="a"))
     for _ in range(20):
         time += 100_000_000
@@ -185,7 +185,7 @@ def test_the_launcher_sees_processes_by_their_pages(
     page = pulse.read(str(journal / f"{name}.pulse"))
     assert page is not None and page.steps == rank.cells[pulse.STEPS] == 20
     assert followed.ranks()[0].pulse().steps == 20  # known though all is closed
-    made.close()
+    pages.close()
     launcher.close()
     rank.close()
 
@@ -237,9 +237,9 @@ def test_a_slow_folder_is_listed_less_often(
         return listdir(path)
 
     monkeypatch.setattr(process_watch, "now", lambda: time)
-    made = PulsePages(journal, memory)
-    followed = ProcessWatch(journal, "a", launcher, made)
-    monkeypatch.setattr(made, "names", set)
+    pages = PulsePages(journal, memory)
+    followed = ProcessWatch(journal, "a", launcher, pages)
+    monkeypatch.setattr(pages, "names", set)
     monkeypatch.setattr(process_watch.os, "listdir", slow)
     begin = time
     while time < begin + 60 * 10**9:
@@ -248,7 +248,7 @@ def test_a_slow_folder_is_listed_less_often(
     assert lists * 50_000_000 <= (time - begin) / process_watch.MAX_LIST_SHARE + 50_000_000
     assert lists > 15
     monkeypatch.undo()
-    made.close()
+    pages.close()
     launcher.close()
 
 

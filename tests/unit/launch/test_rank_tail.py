@@ -36,8 +36,8 @@ def test_what_is_known_grows_with_the_journal(tmp_path: Path) -> None:
     writer.write({"ev": "saving", "t": 93, "path": "p", "step": 9})
     followed.read_new()
     assert [save["step"] for save in followed.saves] == [5]  # it goes on in the background
-    done = {"background": True, "step": 9, "path": "p"}
-    writer.write({"ev": "span", "t": 93, "end": 95, "name": "checkpoint_save", **done})
+    fields = {"background": True, "step": 9, "path": "p"}
+    writer.write({"ev": "span", "t": 93, "end": 95, "name": "checkpoint_save", **fields})
     followed.read_new()
     assert [save["step"] for save in followed.saves] == [5, 9]
     writer.write({"ev": "exit", "t": 100})

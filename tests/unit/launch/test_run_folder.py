@@ -36,12 +36,14 @@ def prepare(
     )
 
 
-def launched(made: RunFolder, *events: dict[str, object], wall: int = 1, attempt: str = "") -> None:
+def launched(
+    folder: RunFolder, *events: dict[str, object], wall: int = 1, attempt: str = ""
+) -> None:
     """What the launcher of a launch has written; it is over."""
-    path = made.journal / f"launcher-{made.launch}{attempt}-node-1.jsonl"
+    path = folder.journal / f"launcher-{folder.launch}{attempt}-node-1.jsonl"
     lines = [{"ev": "head", "wall": wall}, *events]
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    coordination.leave_launch(made.journal, made.launch)
+    coordination.leave_launch(folder.journal, folder.launch)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +55,10 @@ def launched(made: RunFolder, *events: dict[str, object], wall: int = 1, attempt
     ],
 )
 def test_the_name_is_taken_from_the_command(command: tuple[str, ...], stem: str) -> None:
-    made = prepare(*command)
-    assert made.run.startswith(f"{stem}-")
-    assert made.folder == Path("headway") / made.run
-    assert (made.folder / "run.json").exists()
+    folder = prepare(*command)
+    assert folder.run.startswith(f"{stem}-")
+    assert folder.folder == Path("headway") / folder.run
+    assert (folder.folder / "run.json").exists()
 
 
 def test_two_runs_of_one_second_do_not_meet() -> None:
@@ -109,8 +111,8 @@ def test_identity_none_is_no_identity() -> None:
 
 def test_another_job_does_not_join_a_name() -> None:
     runs = [prepare("a.py", name="n", env={"SLURM_JOB_ID": number}) for number in "7788"]
-    assert [made.run for made in runs] == ["n", "n", "n-2", "n-2"]
-    assert [made.note.code for made in runs] == ["", "", "run-exists", "run-exists"]
+    assert [run.run for run in runs] == ["n", "n", "n-2", "n-2"]
+    assert [run.note.code for run in runs] == ["", "", "run-exists", "run-exists"]
     assert json.loads((runs[2].folder / RUN_JSON).read_text())["run"] == "n-2"
 
 
@@ -182,9 +184,9 @@ def test_what_is_no_run_is_left_alone() -> None:
     Path("full").mkdir()
     Path("full", "mine").touch()
     Path("empty").mkdir()
-    made = [prepare("a.py", output=name) for name in ("file", "full", "empty")]
-    assert [str(one.folder) for one in made] == ["file-2", "full-2", "empty"]
-    assert [one.note.code for one in made] == ["folder-exists", "folder-exists", ""]
+    folders = [prepare("a.py", output=name) for name in ("file", "full", "empty")]
+    assert [str(folder.folder) for folder in folders] == ["file-2", "full-2", "empty"]
+    assert [folder.note.code for folder in folders] == ["folder-exists", "folder-exists", ""]
 
 
 def test_a_launch_that_was_slower_takes_the_next_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,15 +244,15 @@ def test_adopt_makes_one_folder_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -
 def test_jobs_that_differ_by_a_secret_only_are_two_runs() -> None:
     env = {"SLURM_JOB_ID": "7"}
     secrets = ("first-password", "other-password", "first-password")
-    made = [prepare("a.py", "--password", secret, env=env) for secret in secrets]
-    assert [one.run for one in made] == ["slurm-7", "slurm-7-2", "slurm-7"]
-    assert "password" not in (made[0].folder / "run.json").read_text().replace("--password", "")
+    folders = [prepare("a.py", "--password", secret, env=env) for secret in secrets]
+    assert [folder.run for folder in folders] == ["slurm-7", "slurm-7-2", "slurm-7"]
+    assert "password" not in (folders[0].folder / "run.json").read_text().replace("--password", "")
 
 
 def test_the_exact_command_is_not_sent_to_a_url(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    made = prepare("a.py", "--password", "first-password")
-    assert (made.folder / "command.json").exists()
-    RunUploader(made.folder, f"file://{tmp_path}/there").send()
+    folder = prepare("a.py", "--password", "first-password")
+    assert (folder.folder / "command.json").exists()
+    RunUploader(folder.folder, f"file://{tmp_path}/there").send()
     sent = {path.name for path in (tmp_path / "there").rglob("*")}
     assert "run.json" in sent and "command.json" not in sent

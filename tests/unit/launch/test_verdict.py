@@ -71,8 +71,8 @@ def test_a_lost_node_is_to_be_swapped() -> None:
 
 def test_a_hang_names_the_rank_that_somebody_could_name() -> None:
     unknown = Fact(source="hang", text="no step for 12 s", node="a")
-    known = Fact(source="hang", text="no step for 12 s; rank 3 is behind", rank=3, node="b")
-    verdict = judge([unknown, known, PEER])
+    named = Fact(source="hang", text="no step for 12 s; rank 3 is behind", rank=3, node="b")
+    verdict = judge([unknown, named, PEER])
     assert (verdict.category, verdict.rank, verdict.node) == ("hang", 3, "b")
 
 
@@ -100,6 +100,6 @@ def test_a_booster_that_may_be_to_blame_is_left_out_once() -> None:
     assert "async_save" in agreed["decision"]["why"] and "learn" in agreed["decision"]["why"]
     used_up = decided({"a": first}, restarts=0)
     assert used_up["decision"]["action"] == "stop" and used_up["without"] == ["async_save"]
-    told = decided({"a": {**said(BUG, told=15), "suspects": ["learn"]}})
-    assert told["decision"]["action"] == "stop"
+    stopped = decided({"a": {**said(BUG, told=15), "suspects": ["learn"]}})
+    assert stopped["decision"]["action"] == "stop"
     assert decided({"a": said(BUG)})["without"] == []

@@ -23,8 +23,8 @@ def journal(folder: Path, *spans: dict[str, Any], rank: int | None = 0, host: st
     head |= {"host": host, "wall": 100 * S, "pid": 1, "launch": "l", "rank": rank, "world": 2}
     lines = [head]
     for number, span in enumerate(spans):
-        whole = {"ev": "span", "t": number * S, "end": (number + 1) * S, "th": 0}
-        lines.append(whole | {"name": "checkpoint_save", "what": "torch.save"} | span)
+        default = {"ev": "span", "t": number * S, "end": (number + 1) * S, "th": 0}
+        lines.append(default | {"name": "checkpoint_save", "what": "torch.save"} | span)
     path = folder / "journal" / f"{host}-{rank}-0.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -23,25 +23,25 @@ class Excerpt(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        found = re.search(r"\(rank (\d+)\)", self.title)
-        return int(found[1]) if found else None
+        match = re.search(r"\(rank (\d+)\)", self.title)
+        return int(match[1]) if match else None
 
     @property
     def node(self) -> str | None:
-        found = re.search(r"\(node (\S+)\)", self.title)
-        return found[1] if found else None
+        match = re.search(r"\(node (\S+)\)", self.title)
+        return match[1] if match else None
 
 
 def load(folder: str) -> list[Excerpt]:
     """All excerpts of a folder."""
-    found = []
+    excerpts = []
     for path in sorted((HERE / folder).glob("*.txt")):
         for part in re.split(r"(?m)^=== ", path.read_text())[1:]:
             title, _, text = part.partition("\n")
             kind, _, title = title.partition(": ")
             assert kind in ("plain", "misleading"), title
-            found.append(Excerpt(path.stem, kind == "misleading", title, text))
-    return found
+            excerpts.append(Excerpt(path.stem, kind == "misleading", title, text))
+    return excerpts
 
 
 def judged(text: str) -> tuple[str, Verdict]:

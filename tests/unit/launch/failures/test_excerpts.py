@@ -17,11 +17,11 @@ HELD_OUT = load("holdout")  # and these were written after the rules
 
 
 def test_there_is_enough_of_everything() -> None:
-    labels = Counter(one.label for one in OWN)
+    labels = Counter(excerpt.label for excerpt in OWN)
     assert labels.keys() == {*CATEGORIES, NOTHING}
     assert min(labels.values()) >= 3
     assert len(OWN) >= 100
-    assert sum(one.misleading for one in OWN) >= 35
+    assert sum(excerpt.misleading for excerpt in OWN) >= 35
     assert len(HELD_OUT) >= 30
 
 
@@ -29,18 +29,20 @@ def test_there_is_enough_of_everything() -> None:
 def test_accuracy(excerpts: list[Excerpt], capsys: pytest.CaptureFixture[str]) -> None:
     right: Counter[str] = Counter()
     wrong = []
-    for one in excerpts:
-        label, verdict = judged(one.text)
-        right[one.label] += label == one.label
-        if label != one.label:
-            wrong.append((one.label, one.title, label, verdict.confidence, verdict.evidence))
+    for excerpt in excerpts:
+        label, verdict = judged(excerpt.text)
+        right[excerpt.label] += label == excerpt.label
+        if label != excerpt.label:
+            wrong.append(
+                (excerpt.label, excerpt.title, label, verdict.confidence, verdict.evidence)
+            )
     with capsys.disabled():
         print()
-        for label, count in sorted(Counter(one.label for one in excerpts).items()):
+        for label, count in sorted(Counter(excerpt.label for excerpt in excerpts).items()):
             print(f"  {label:<16} {right[label]:>3} of {count}")
         print(f"  {'all':<16} {right.total():>3} of {len(excerpts)}")
     assert right.total() >= 0.95 * len(excerpts), wrong
-    assert not [one for one in wrong if one[3] == "high"], "wrong, and sure of it"
+    assert not [excerpt for excerpt in wrong if excerpt[3] == "high"], "wrong, and sure of it"
 
 
 def messages() -> list[tuple[str, str]]:
@@ -54,17 +56,19 @@ def test_a_message_alone(label: str, text: str) -> None:
     assert judged(text)[0] == label
 
 
-@pytest.mark.parametrize("one", [one for one in OWN if one.rank is not None or one.node])
-def test_the_rank_and_the_node_that_are_at_fault(one: Excerpt) -> None:
-    _, verdict = judged(one.text)
-    assert one.rank is None or verdict.rank == one.rank
-    assert one.node is None or verdict.node == one.node
+@pytest.mark.parametrize(
+    "excerpt", [excerpt for excerpt in OWN if excerpt.rank is not None or excerpt.node]
+)
+def test_the_rank_and_the_node_that_are_at_fault(excerpt: Excerpt) -> None:
+    _, verdict = judged(excerpt.text)
+    assert excerpt.rank is None or verdict.rank == excerpt.rank
+    assert excerpt.node is None or verdict.node == excerpt.node
 
 
 def test_no_line_that_a_signature_knows_is_passed_over() -> None:
     kinds = LineKinds()
-    for one in (*OWN, *HELD_OUT):
-        for raw in one.text.encode().splitlines():
+    for excerpt in (*OWN, *HELD_OUT):
+        for raw in excerpt.text.encode().splitlines():
             text = parse(raw).text
             if any(signature.regex.search(text) for signature in signatures()):
                 low = raw.translate(None, DIGITS).lower()
@@ -72,9 +76,9 @@ def test_no_line_that_a_signature_knows_is_passed_over() -> None:
 
 
 def test_the_evidence_is_the_very_words() -> None:
-    for one in OWN:
-        label, verdict = judged(one.text)
+    for excerpt in OWN:
+        label, verdict = judged(excerpt.text)
         if label == NOTHING or verdict.signature.startswith(("exit_", "signal_")):
             continue
         words = verdict.evidence[:60].split()
-        assert words and all(word.rstrip(":") in one.text for word in words)
+        assert words and all(word.rstrip(":") in excerpt.text for word in words)

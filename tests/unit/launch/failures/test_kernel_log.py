@@ -29,9 +29,9 @@ def count(root: Path, *, own: int, above: int, machine: int) -> None:
 
 
 def texts(root: Path, before: kernel_log.Snapshot) -> list[str]:
-    found = kernel_log.since(before, root / "cg", root / "proc", root / "kmsg")
-    assert all(fact.source == "kernel" for fact in found)
-    return [fact.text for fact in found]
+    facts = kernel_log.since(before, root / "cg", root / "proc", root / "kmsg")
+    assert all(fact.source == "kernel" for fact in facts)
+    return [fact.text for fact in facts]
 
 
 def kills(root: Path, before: kernel_log.Snapshot) -> list[str]:

@@ -39,9 +39,9 @@ def test_every_match_has_one_of_them(text: str) -> None:
 
 def test_the_finder_finds_each_word() -> None:
     words = ["error", "errno", "no space", "no such", "err"]
-    found = word_pattern(words)
-    assert all(found.search(f"x {word} y".encode()) for word in words)
-    assert found.search(b"nothing of the kind") is None
+    matches = word_pattern(words)
+    assert all(matches.search(f"x {word} y".encode()) for word in words)
+    assert matches.search(b"nothing of the kind") is None
 
 
 def test_core() -> None:

@@ -45,21 +45,21 @@ def test_a_schedulers_word_is_not_survived_by_some_steps() -> None:
 
 def test_only_some_of_a_kind_are_kept() -> None:
     text = "".join(f"{n} {OOM}\n" for n in range(500))
-    found = read(text)
-    assert len(found) == MAX_OF_A_KIND
-    assert [fact.line for fact in found] == [1, 2, 499, 500]
+    facts = read(text)
+    assert len(facts) == MAX_OF_A_KIND
+    assert [fact.line for fact in facts] == [1, 2, 499, 500]
 
 
 def test_bars_write_over_their_line() -> None:
     bars = "\r".join(f" {n}%|##  | {n}/100 [00:{n:02d}<01:00, 5.1it/s]" for n in range(30))
-    found = read(f"start\n{bars}\r\n{OOM}\n")
-    assert [fact.line for fact in found] == [3]
+    facts = read(f"start\n{bars}\r\n{OOM}\n")
+    assert [fact.line for fact in facts] == [3]
 
 
 def test_an_error_behind_a_bar() -> None:
     text = " 4%|4  | 211/5000 [12:01<4:31:10, 3.40s/it]Traceback (most recent call last):\n"
-    found = read(text + '  File "a.py", line 1, in f\n' + OOM + "\n")
-    assert [fact.source for fact in found] == ["exception"]
+    facts = read(text + '  File "a.py", line 1, in f\n' + OOM + "\n")
+    assert [fact.source for fact in facts] == ["exception"]
 
 
 def test_any_encoding() -> None:
@@ -69,15 +69,15 @@ def test_any_encoding() -> None:
 
 @pytest.mark.parametrize("mark", [b"", b"\n"])
 def test_a_line_longer_than_memory_should_be(mark: bytes) -> None:
-    found = read(b"x" * (3 * CHUNK) + mark + OOM.encode() + b"\n")
-    assert len(found) == (1 if mark else 0)
+    facts = read(b"x" * (3 * CHUNK) + mark + OOM.encode() + b"\n")
+    assert len(facts) == (1 if mark else 0)
 
 
 def test_a_line_that_is_cut_by_a_piece() -> None:
     filler = b"plain words\n" * (CHUNK // 12)
     for shift in (-5, 0, 5):
-        found = read(filler[: CHUNK - 20 + shift] + b"\n" + OOM.encode() + b"\n")
-        assert [fact.text for fact in found] == [OOM]
+        facts = read(filler[: CHUNK - 20 + shift] + b"\n" + OOM.encode() + b"\n")
+        assert [fact.text for fact in facts] == [OOM]
 
 
 @example(b"\r", "")
@@ -93,9 +93,9 @@ def test_nothing_breaks_it(raw: bytes, text: str) -> None:
 def test_many_ranks_and_long_words_need_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "MAX_KINDS", 40)
     lines = "".join(f"[rank{n}]: {OOM} {'x' * 5000}\n" for n in range(60))
-    found = read(lines)
-    assert len(found) == 40
-    assert max(len(fact.text) for fact in found) == MAX_FACT_TEXT
+    facts = read(lines)
+    assert len(facts) == 40
+    assert max(len(fact.text) for fact in facts) == MAX_FACT_TEXT
 
 
 def test_the_table_of_torchrun() -> None:

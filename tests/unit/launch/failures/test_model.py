@@ -35,5 +35,5 @@ def test_another_cause_has_another_fingerprint() -> None:
 
 def test_a_text_with_bytes_of_no_encoding_is_classified() -> None:
     text = "torch.OutOfMemoryError: CUDA out of memory in '/data/\udcff'"
-    found = classify([Fact(source="exception", text=text)])
-    assert (found.category, found.others) == ("gpu_oom", ())
+    verdict = classify([Fact(source="exception", text=text)])
+    assert (verdict.category, verdict.others) == ("gpu_oom", ())

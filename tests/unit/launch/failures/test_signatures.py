@@ -13,39 +13,43 @@ from headway.taxonomy import CATEGORIES, RETRIES
 from tests.unit.launch.failures.excerpts import load
 
 
-@pytest.mark.parametrize("one", signatures(), ids=lambda one: one.id)
-def test_each_is_well_formed(one: Signature) -> None:
-    assert one.category in CATEGORIES
-    assert one.role in ("root", "symptom", "cascade", "fact")
-    assert 0 <= one.weight <= 100
-    assert one.owner in ("", "infra", "user", "scheduler", "ambiguous")
-    assert one.retry in ("", *RETRIES)
-    assert one.source in ("", *SOURCES)
-    assert one.needs in ("", "error")
+@pytest.mark.parametrize("signature", signatures(), ids=lambda signature: signature.id)
+def test_each_is_well_formed(signature: Signature) -> None:
+    assert signature.category in CATEGORIES
+    assert signature.role in ("root", "symptom", "cascade", "fact")
+    assert 0 <= signature.weight <= 100
+    assert signature.owner in ("", "infra", "user", "scheduler", "ambiguous")
+    assert signature.retry in ("", *RETRIES)
+    assert signature.source in ("", *SOURCES)
+    assert signature.needs in ("", "error")
 
 
 def test_names_are_not_taken_twice() -> None:
-    names = [one.id for one in signatures()]
+    names = [signature.id for signature in signatures()]
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("one", signatures(), ids=lambda one: one.id)
-def test_each_has_words_to_search_for(one: Signature) -> None:
-    words = required_words(one.regex.pattern)
+@pytest.mark.parametrize("signature", signatures(), ids=lambda signature: signature.id)
+def test_each_has_words_to_search_for(signature: Signature) -> None:
+    words = required_words(signature.regex.pattern)
     assert words, "every branch needs a word, or each line of a log would have to be read"
     assert min(len(rarest_part(word)) for word in words) >= 2
 
 
 def test_most_are_met_in_the_excerpts() -> None:
-    text = "\n".join(one.text for one in (*load("excerpts"), *load("holdout")))
-    unused = [one.id for one in signatures() if not re.search(one.regex.pattern, text, re.M)]
+    text = "\n".join(signature.text for signature in (*load("excerpts"), *load("holdout")))
+    unused = [
+        signature.id
+        for signature in signatures()
+        if not re.search(signature.regex.pattern, text, re.M)
+    ]
     assert len(unused) <= 8, unused
 
 
 def test_the_weightiest_wins() -> None:
     text = "NCCL watchdog thread terminated with exception: CUDA error: uncorrectable ECC error"
-    found = match(text, is_error=True, is_config_echo=False)
-    assert found is not None and found.category == "gpu_hardware"
+    signature = match(text, is_error=True, is_config_echo=False)
+    assert signature is not None and signature.category == "gpu_hardware"
 
 
 def test_a_setting_is_no_event() -> None:

@@ -19,26 +19,26 @@ def texts(text: str) -> list[str]:
 
 
 def test_source_lines_are_no_news() -> None:
-    found = exceptions(
+    facts = exceptions(
         "Traceback (most recent call last):\n"
         '  File "/a/b.py", line 3, in run\n'
         '    raise RuntimeError("CUDA out of memory")\n'
         "    ^^^^^^^^^^^^^\n"
         "KeyError: 'x'\n"
     )
-    assert [fact.text for fact in found] == ["KeyError: 'x'"]
-    assert found[0].line == 5 and found[0].within.split() == ["/a/b.py:run"]
+    assert [fact.text for fact in facts] == ["KeyError: 'x'"]
+    assert facts[0].line == 5 and facts[0].within.split() == ["/a/b.py:run"]
 
 
 def test_a_chain_shares_its_number() -> None:
-    found = exceptions(
+    facts = exceptions(
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: one\n\n'
         "During handling of the above exception, another exception occurred:\n\n"
         'Traceback (most recent call last):\n  File "a.py", line 2, in g\nValueError: two\n'
         'Traceback (most recent call last):\n  File "a.py", line 3, in h\nTypeError: three\n'
     )
-    assert [fact.text for fact in found] == ["OSError: one", "ValueError: two", "TypeError: three"]
-    assert found[0].chain == found[1].chain != found[2].chain
+    assert [fact.text for fact in facts] == ["OSError: one", "ValueError: two", "TypeError: three"]
+    assert facts[0].chain == facts[1].chain != facts[2].chain
 
 
 def test_a_worker_is_told_by_its_parent() -> None:
@@ -53,7 +53,7 @@ def test_a_worker_is_told_by_its_parent() -> None:
 
 
 def test_ranks_may_be_mixed() -> None:
-    found = exceptions(
+    facts = exceptions(
         "[rank0]: Traceback (most recent call last):\n"
         "[rank1]: Traceback (most recent call last):\n"
         '[rank0]:   File "a.py", line 1, in f\n'
@@ -61,7 +61,7 @@ def test_ranks_may_be_mixed() -> None:
         "[rank1]: ValueError: of one\n"
         "[rank0]: TypeError: of zero\n"
     )
-    assert {(fact.rank, fact.text) for fact in found} == {
+    assert {(fact.rank, fact.text) for fact in facts} == {
         (1, "ValueError: of one"),
         (0, "TypeError: of zero"),
     }
@@ -86,7 +86,7 @@ def test_lines_that_a_terminal_has_wrapped() -> None:
 
 
 def test_a_box() -> None:
-    found = exceptions(
+    facts = exceptions(
         "╭──── Traceback (most recent call last) ────╮\n"
         "│ /job/train.py:88 in main                  │\n"
         "│ ❱ 88 │   fit("
@@ -94,8 +94,8 @@ def test_a_box() -> None:
         "╰───────────────────────────────────────────╯\n"
         "AttributeError: no fit\n"
     )
-    assert [fact.text for fact in found] == ["AttributeError: no fit"]
-    assert found[0].within.startswith("/job/train.py:main")
+    assert [fact.text for fact in facts] == ["AttributeError: no fit"]
+    assert facts[0].within.startswith("/job/train.py:main")
 
 
 def test_a_message_that_begins_on_the_next_line() -> None:
@@ -110,11 +110,11 @@ def test_a_message_that_begins_on_the_next_line() -> None:
 
 
 def test_what_ends_no_process_is_a_warning() -> None:
-    found = exceptions(
+    facts = exceptions(
         "Exception in thread Thread-3:\nTraceback (most recent call last):\n"
         '  File "a.py", line 1, in run\nConnectionResetError: [Errno 104]\n'
     )
-    assert (found[0].source, found[0].level) == ("log", "warning")
+    assert (facts[0].source, facts[0].level) == ("log", "warning")
 
 
 def test_a_block_without_an_end_is_given_up() -> None:

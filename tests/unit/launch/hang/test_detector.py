@@ -49,8 +49,8 @@ class Scene:
         monkeypatch.setattr(
             stacks, "dump", lambda processes: {p.pid: self.texts(p) for p in processes}
         )
-        seen = {rank.pid: processes.ProcInfo(1, 1, "S") for rank in self.members}
-        monkeypatch.setattr(processes, "process_table", lambda: seen)
+        table = {rank.pid: processes.ProcInfo(1, 1, "S") for rank in self.members}
+        monkeypatch.setattr(processes, "process_table", lambda: table)
 
     def ranks(self) -> list[RankTail]:
         return list(self.members)
@@ -123,17 +123,17 @@ def test_a_rank_that_nobody_waits_for_is_told_alone(scene: Scene) -> None:
 
 
 def test_a_node_that_is_well_keeps_the_others_waiting(scene: Scene) -> None:
-    asked: list[bool] = []
+    votes: list[bool] = []
     others_late = False
 
     def all_late(late: bool) -> bool:
-        asked.append(late)
+        votes.append(late)
         return late and others_late
 
     scene.watch.vote_hang = all_late
     scene.pass_time(FLOOR_S + 30)
     assert not scene.found
-    assert asked[-1]
+    assert votes[-1]
     others_late = True
     scene.pass_time(10)
     assert len(scene.found) == 1

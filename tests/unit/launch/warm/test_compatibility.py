@@ -19,7 +19,7 @@ ENV = {"PATH": "/bin", "HOME": "/root", "PYTHONPATH": "/boot", "TORCH_LOGS": "a"
 
 
 def kit(**fields: Any) -> Compatibility:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "executable": PYTHON,
         "options": [],
         "flags": {},
@@ -29,7 +29,7 @@ def kit(**fields: Any) -> Compatibility:
         "reads": ["HOME", "HF_HOME"],
         "modules": ["torch", "numpy"],
     }
-    return Compatibility(**{**known, **fields})
+    return Compatibility(**{**defaults, **fields})
 
 
 def fits(tmp_path: Path, *words: str, env: dict[str, str] | None = None, **fields: Any) -> str:
@@ -109,9 +109,9 @@ def test_a_variable_that_the_script_sets_itself(tmp_path: Path) -> None:
 def test_options_of_the_interpreter(tmp_path: Path, words: list[str]) -> None:
     assert fits(tmp_path, *words) == f"python-option-differs {words[0][1]}"
     letter, _, value = words[0][1], "", words[0][2:] or (words[1] if words[0] == "-W" else "")
-    known = {"options": [(letter, value)], "warnings": [value] if letter == "W" else []}
-    assert fits(tmp_path, *words, **known) == ""
-    assert fits(tmp_path, "a.py", **known) != ""
+    fields = {"options": [(letter, value)], "warnings": [value] if letter == "W" else []}
+    assert fits(tmp_path, *words, **fields) == ""
+    assert fits(tmp_path, "a.py", **fields) != ""
 
 
 def test_options_that_say_what_the_environment_has_said(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_a_script_that_sets_variables(tmp_path: Path) -> None:
     path.write_text(SETTING)
     assert fits(tmp_path) == "program-sets-variable OMP_NUM_THREADS"
     assert fits(tmp_path, preset={"OMP_NUM_THREADS": "1"}) == ""
-    known = {os.path.realpath(path): file_identity(str(path))}
-    assert fits(tmp_path, mains=known) == ""
+    mains = {os.path.realpath(path): file_identity(str(path))}
+    assert fits(tmp_path, mains=mains) == ""
     path.write_text(SETTING + "# edited\n")
-    assert fits(tmp_path, mains=known) != ""
+    assert fits(tmp_path, mains=mains) != ""
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,21 @@ def parse(*words: str) -> Invocation:
     ],
 )
 def test_the_program(words: list[str], kind: str, program: str, args: tuple[str, ...]) -> None:
-    found = parse(*words)
-    assert (found.kind, found.program, found.args) == (kind, program, args)
-    assert found.argv == ("python", *words)
+    invocation = parse(*words)
+    assert (invocation.kind, invocation.program, invocation.args) == (kind, program, args)
+    assert invocation.argv == ("python", *words)
 
 
 def test_options() -> None:
-    found = parse("-uBW", "ignore", "-Xdev", "-W", "error", "-O", "a.py", "-v")
-    assert found.unbuffered
-    assert found.options == (("B", ""), ("W", "ignore"), ("X", "dev"), ("W", "error"), ("O", ""))
+    invocation = parse("-uBW", "ignore", "-Xdev", "-W", "error", "-O", "a.py", "-v")
+    assert invocation.unbuffered
+    assert invocation.options == (
+        ("B", ""),
+        ("W", "ignore"),
+        ("X", "dev"),
+        ("W", "error"),
+        ("O", ""),
+    )
 
 
 @pytest.mark.parametrize("words", [["-i", "a.py"], ["-V"], ["--help"], ["-x", "a.py"], ["-m"]])
@@ -57,10 +63,10 @@ def executable(path: Path, first: str) -> str:
 
 def test_a_script_by_its_first_line(tmp_path: Path) -> None:
     tool = executable(tmp_path / "torchrun", f"#!{PYTHON}")
-    found = read_command(tool, ["torchrun", "--x", "y"], None)
-    assert found.argv == (PYTHON, tool, "--x", "y")
-    assert (found.comm, found.kind, found.program) == ("torchrun", "script", tool)
-    assert found.runs("torchrun", "torch.distributed.run")
+    invocation = read_command(tool, ["torchrun", "--x", "y"], None)
+    assert invocation.argv == (PYTHON, tool, "--x", "y")
+    assert (invocation.comm, invocation.kind, invocation.program) == ("torchrun", "script", tool)
+    assert invocation.runs("torchrun", "torch.distributed.run")
     module = read_command(PYTHON, [PYTHON, "-m", "torch.distributed.run", "x.py"], None)
     assert module.runs("torchrun", "torch.distributed.run")
     assert not read_command(PYTHON, [PYTHON, "x.py"], None).runs(
@@ -76,9 +82,9 @@ def test_an_option_in_the_first_line(tmp_path: Path) -> None:
 def test_env_in_the_first_line(tmp_path: Path) -> None:
     (tmp_path / "python9").symlink_to(PYTHON)
     tool = executable(tmp_path / "tool", "#!/usr/bin/env python9")
-    found = read_command(tool, ["tool", "a"], str(tmp_path))
-    assert found.executable == str(tmp_path / "python9")
-    assert (found.argv, found.comm) == (("python9", tool, "a"), "python9")
+    invocation = read_command(tool, ["tool", "a"], str(tmp_path))
+    assert invocation.executable == str(tmp_path / "python9")
+    assert (invocation.argv, invocation.comm) == (("python9", tool, "a"), "python9")
 
 
 def test_a_path_that_is_too_long_for_a_first_line(tmp_path: Path) -> None:

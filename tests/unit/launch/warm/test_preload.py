@@ -34,9 +34,9 @@ def test_going_through_the_whole_environment(how: object) -> None:
 
 
 def test_what_the_probe_reads_is_not_the_package_s() -> None:
-    ours = {"__name__": "headway.probe.import_log", "environ": os.environ}
+    own = {"__name__": "headway.probe.import_log", "environ": os.environ}
     with EnvironmentReads() as reads:
-        exec("list(environ)", ours)
+        exec("list(environ)", own)
     assert not reads.all_by
 
 

@@ -49,10 +49,10 @@ def test_the_newest_launch_counts_and_ranks_come_first(tmp_path: Path) -> None:
     )
     for rank in range(2):
         head = {"launch": "new", "wall": 3, "rank": rank, "local_rank": rank}
-        told = {"modules": ["torch", ".x"], "main": "/m.py", "file": "1"} if rank == 0 else {}
-        journal(tmp_path, f"h-{3 + rank}-1", head, **told)
-    found = find_plan(tmp_path, "h")
-    assert found == PreloadPlan(
+        fields = {"modules": ["torch", ".x"], "main": "/m.py", "file": "1"} if rank == 0 else {}
+        journal(tmp_path, f"h-{3 + rank}-1", head, **fields)
+    plan = find_plan(tmp_path, "h")
+    assert plan == PreloadPlan(
         modules=["torch", ".x", "agent"], mains={"/m.py": "1"}, ranked=True, workers=2
     )
 
@@ -63,16 +63,16 @@ def test_an_agent_alone_tells_too_little(tmp_path: Path) -> None:
     journal(tmp_path, "h-2-1", head)
     assert find_plan(tmp_path, "h") is None
     journal(tmp_path, "h-2-1", head, modules=["torch"])
-    found = find_plan(tmp_path, "h")
-    assert found is not None and found.modules == ["torch", "agent"]
+    plan = find_plan(tmp_path, "h")
+    assert plan is not None and plan.modules == ["torch", "agent"]
 
 
 def test_a_torn_journal_is_passed_over(tmp_path: Path) -> None:
     journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1}, modules=["torch"])
     (tmp_path / "journal" / "h-2-1.jsonl").write_text('{"ev":"head"')
     (tmp_path / "journal" / "h-3-1.jsonl").write_text("")
-    found = find_plan(tmp_path, "h")
-    assert found is not None and found.modules == ["torch"]
+    plan = find_plan(tmp_path, "h")
+    assert plan is not None and plan.modules == ["torch"]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_a_torn_journal_is_passed_over(tmp_path: Path) -> None:
 def test_what_scripts_set(
     values: list[str | None], preset: dict[str, str], mains: dict[str, str]
 ) -> None:
-    told = [({}, {"set": {"A": value}, "main": "/m.py", "file": "i"}) for value in values]
-    found = combine_plans(told)
-    assert (found.preset, found.mains) == (preset, mains)
+    reports = [({}, {"set": {"A": value}, "main": "/m.py", "file": "i"}) for value in values]
+    plan = combine_plans(reports)
+    assert (plan.preset, plan.mains) == (preset, mains)
 
 
 def test_no_code_comes_from_a_journal() -> None:
@@ -98,9 +98,9 @@ def test_no_code_comes_from_a_journal() -> None:
         "PYTHONSTARTUP": "x",
         "OMP_NUM_THREADS": "1",
     }
-    found = combine_plans([({"rank": 0}, {"set": settings, "main": "train.py"})])
-    assert found.preset == {"OMP_NUM_THREADS": "1"}
-    assert found.mains == {"train.py": ""}
+    plan = combine_plans([({"rank": 0}, {"set": settings, "main": "train.py"})])
+    assert plan.preset == {"OMP_NUM_THREADS": "1"}
+    assert plan.mains == {"train.py": ""}
 
 
 def test_the_seconds_of_imports(tmp_path: Path) -> None:
@@ -117,10 +117,14 @@ def test_the_seconds_of_imports(tmp_path: Path) -> None:
         '{"ev":"close","t":9000000000,"id":3}',
     ]
     path.write_text("\n".join([head, *spans, event]) + "\n")
-    found = find_plan(tmp_path, "h")
-    assert found is not None and found.seconds == 2.5
-    told = [({"rank": None}, {"seconds": 1.0}), ({"rank": 0}, {"seconds": 2.0}), ({"rank": 1}, {})]
-    assert combine_plans(told).seconds == 3.0
+    plan = find_plan(tmp_path, "h")
+    assert plan is not None and plan.seconds == 2.5
+    reports = [
+        ({"rank": None}, {"seconds": 1.0}),
+        ({"rank": 0}, {"seconds": 2.0}),
+        ({"rank": 1}, {}),
+    ]
+    assert combine_plans(reports).seconds == 3.0
 
 
 def test_memory(tmp_path: Path) -> None:

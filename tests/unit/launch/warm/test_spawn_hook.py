@@ -11,16 +11,16 @@ from headway.launch.warm import spawn_hook
 from headway.launch.warm.interpreter_command import ColdStartRequired
 
 
-def call(**given: object) -> dict[str, object]:
+def call(**values: object) -> dict[str, object]:
     pipes = dict.fromkeys(("p2cread", "c2pwrite", "errwrite"), -1)
     return {"close_fds": True, "pass_fds": (), "errpipe_write": 90, "errpipe_read": 91,
-            **pipes, **given}  # fmt: skip
+            **pipes, **values}  # fmt: skip
 
 
 def test_descriptors_of_a_child() -> None:
     assert spawn_hook._descriptors(call()) == {0: 0, 1: 1, 2: 2}
-    found = spawn_hook._descriptors(call(c2pwrite=7, errwrite=7, pass_fds=(5, 90)))
-    assert found == {0: 0, 1: 7, 2: 7, 5: 5}
+    mapping = spawn_hook._descriptors(call(c2pwrite=7, errwrite=7, pass_fds=(5, 90)))
+    assert mapping == {0: 0, 1: 7, 2: 7, 5: 5}
 
 
 def test_what_is_to_be_executed() -> None:

@@ -97,8 +97,8 @@ def test_an_end_whose_number_has_become_another_file(ends: tuple[int, int]) -> N
 
 def test_a_request_arrives_as_it_was_sent() -> None:
     invocation = read_command(sys.executable, ["python", "-Wx", "-u", "a.py", "\udcff"], None)
-    asked = request_from_this_process(invocation, {"A": "\udc80"}, fds=[0, 1], new_session=True)
-    again = SpawnRequest.decode(asked.encode())
+    request = request_from_this_process(invocation, {"A": "\udc80"}, fds=[0, 1], new_session=True)
+    again = SpawnRequest.decode(request.encode())
     assert again.invocation == invocation and again.env == {"A": "\udc80"}
     assert again.parent == os.getpid() and again.new_session and again.fds == [0, 1]
     assert set(again.affinity) == os.sched_getaffinity(0)
@@ -112,7 +112,7 @@ def test_ignored_signals_are_inherited() -> None:
         invocation = read_command(sys.executable, ["python", "-c", "1"], None)
         assert signal.SIGUSR1 in request_from_this_process(invocation, {}).ignored
         assert signal.SIGPIPE not in request_from_this_process(invocation, {}).ignored
-        kept = request_from_this_process(invocation, {}, restore_signals=False)
-        assert signal.SIGPIPE in kept.ignored
+        unchanged = request_from_this_process(invocation, {}, restore_signals=False)
+        assert signal.SIGPIPE in unchanged.ignored
     finally:
         signal.signal(signal.SIGUSR1, before)
