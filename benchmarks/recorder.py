@@ -75,14 +75,14 @@ def recorder_cost() -> dict[str, float]:
             for _ in range(steps):
                 next(batches)
 
-        found = {
+        costs = {
             "step hook": best(step) - best(empty_step),
             "wait for a batch": best(batch) - best(bare_batch),
         }
-        found["headway, step and batch"] = sum(found.values())
-        found["headway.step()"] = best(sdk_step) - best(empty_step)  # the last: it elects itself
+        costs["headway, step and batch"] = sum(costs.values())
+        costs["headway.step()"] = best(sdk_step) - best(empty_step)  # last, as optimizers do not count after it
         recorder.finish()
-    return found
+    return costs
 
 
 def _nothing(*_: object) -> None:
@@ -129,8 +129,8 @@ def peer_cost() -> dict[str, float]:
     if done.returncode:
         print(f"peers could not be measured: {done.stderr.strip().splitlines()[-1]}")
         return {}
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    costs: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return costs
 
 
 LOOP = """
@@ -187,10 +187,10 @@ def _python(env: dict[str, str], *words: str) -> str:
 def main() -> None:
     """Print the table and keep it."""
     start, loop = start_cost(), loop_cost()
-    own, peers = recorder_cost(), peer_cost()
-    step = own["headway, step and batch"]
+    costs, peers = recorder_cost(), peer_cost()
+    step = costs["headway, step and batch"]
     print(f"{'per step, host':<32}{'ns':>10}{'ratio':>8}")
-    for name, ns in {**own, **peers}.items():
+    for name, ns in {**costs, **peers}.items():
         print(f"{name:<32}{ns:>10.0f}{ns / step:>8.1f}")
     print("\na real loop, per step")
     for name, ns in loop.items():
@@ -209,7 +209,7 @@ def main() -> None:
     }
     result = {
         "machine": machine,
-        "ns_per_step": {**own, **peers},
+        "ns_per_step": {**costs, **peers},
         "loop_ns": loop,
         "start_ms": start,
     }

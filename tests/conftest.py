@@ -163,23 +163,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     with contextlib.suppress(AssertionError):
         wait_until(lambda: not _left_behind(), seconds=10, every=0.1)
-    if left := _left_behind():
+    if processes := _left_behind():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        for pid, command in left.items():
+        for pid, command in processes.items():
             reporter.write_line(f"a test left process {pid} behind: {command}", red=True)
 
 
 def _left_behind() -> dict[int, str]:
     mark = f"{SESSION}={os.environ[SESSION]}".encode()
-    left = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes():
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if "multiprocessing.resource_tracker" not in command:
-                    left[int(folder.name)] = command[:200]
-    return left
+                    processes[int(folder.name)] = command[:200]
+    return processes
 
 
 # -- jobs -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def serve() -> dict[str, Any]:
 
 def begin(request: dict[str, Any]) -> ModuleType:
     """Take over folder, streams and environment; the module that the script is to run in."""
-    begun = time.monotonic_ns()
+    requested_at = time.monotonic_ns()
     os.chdir(request["folder"])
     for fd, name in enumerate((os.devnull, "stdout", "stderr")):
         opened = os.open(name, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if fd else 0))
@@ -44,7 +44,7 @@ def begin(request: dict[str, Any]) -> ModuleType:
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = sys.argv[0]
     if "headway.probe.import_hook" in sys.modules:
-        sys.modules["headway.probe.import_hook"].reset_after_warm_fork(begun)
+        sys.modules["headway.probe.import_hook"].reset_after_warm_fork(requested_at)
     return main
 
 

@@ -58,7 +58,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(nn.Module):
         features = len(self.feature_table_map)
         sizes = [(len(offsets) - 1) // features] * features
         if batch_size_per_feature_per_rank is not None:
-            sizes = [sum(one) for one in batch_size_per_feature_per_rank]
+            sizes = [sum(sizes_of_feature) for sizes_of_feature in batch_size_per_feature_per_rank]
         ends = offsets[torch.tensor(list(accumulate(sizes)), device=offsets.device)].tolist()
         rows = []
         for table, (begin, end) in zip(self.feature_table_map, pairwise([0, *ends]), strict=True):
@@ -100,7 +100,7 @@ class Training:
 
     def batch(self) -> dict[str, Any]:
         sizes = [[2, 3], [4, 0], [1, 1], [8, 2]] if self.differ else [[4, 4]] * 4
-        counts = [sum(one) for one in sizes]
+        counts = [sum(counts_of_rank) for counts_of_rank in sizes]
         lengths = torch.randint(0, 4, (sum(counts),), generator=self.draw)
         offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
         ends = offsets[torch.tensor(list(accumulate(counts, initial=0)))].tolist()
@@ -108,11 +108,11 @@ class Training:
             torch.randint(-1, self.rows[table], (end - begin,), generator=self.draw)
             for table, (begin, end) in zip(self.features, pairwise(ends), strict=True)
         ]
-        told = {"batch_size_per_feature_per_rank": sizes} if self.differ else {}
+        batch_sizes = {"batch_size_per_feature_per_rank": sizes} if self.differ else {}
         return {
             "indices": torch.cat(ids).to(self.device),
             "offsets": offsets.to(self.device),
-            **told,
+            **batch_sizes,
         }
 
     def forward(self) -> Tensor:
@@ -123,10 +123,11 @@ class Training:
 
     def state(self) -> dict[str, Tensor]:
         """The tables' own memory, as TorchRec's state_dict has it."""
-        found = {f"t{at}": one for at, one in enumerate(self.tables.split_embedding_weights())}
-        for at, (one,) in enumerate(self.tables.split_optimizer_states()):
-            found[f"m{at}"] = one
-        return found
+        weights = self.tables.split_embedding_weights()
+        state = {f"t{index}": tensor for index, tensor in enumerate(weights)}
+        for index, (tensor,) in enumerate(self.tables.split_optimizer_states()):
+            state[f"m{index}"] = tensor
+        return state
 
     def clone(self) -> list[Tensor]:
         return [tensor.clone().cpu() for tensor in self.state().values()]

@@ -57,15 +57,15 @@ def altered(document: Any, chance: random.Random, *, times: int = 2) -> Any:
 
 
 def _name(chance: random.Random) -> str:
-    return chance.choice([one for one in HOSTILE if isinstance(one, str)])
+    return chance.choice([value for value in HOSTILE if isinstance(value, str)])
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Where something stands in a document: what holds it, and under which key."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-    found = []
+    places = []
     for key in keys:
-        found.append((value, key))
+        places.append((value, key))
         if isinstance(value[key], (dict, list)) and value[key]:
-            found += _places(value[key])
-    return found
+            places += _places(value[key])
+    return places

@@ -8,11 +8,11 @@ from pathlib import Path
 
 def working_in(folder: Path) -> list[str]:
     """The command lines of those whose working directory is that folder, or below it."""
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(process / "cwd").startswith(str(folder)):
-                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+                commands.append((process / "cmdline").read_bytes().decode(errors="replace"))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-    return found
+    return commands

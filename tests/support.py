@@ -102,8 +102,8 @@ class _Lazy:
     def _imported(self) -> Any:
         pytest.importorskip("torch", reason="needs torch")
         module, _, name = self._name.partition(":")
-        found = importlib.import_module(module)
-        return getattr(found, name) if name else found
+        imported = importlib.import_module(module)
+        return getattr(imported, name) if name else imported
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # pytest looks at all that a test file has

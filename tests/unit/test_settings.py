@@ -17,12 +17,12 @@ from tests.support import has_code
 
 def test_the_order_of_sources(tmp_path: Path) -> None:
     (tmp_path / "headway.toml").write_text('output = "file"\nname = "file"\nreport = false\n')
-    found = resolve(
+    settings = resolve(
         env={"HEADWAY_NAME": "env", "HEADWAY_OUTPUT": "env"}, folder=tmp_path, output="f"
     )
-    assert found["output"] == ("f", "flag")
-    assert found["name"] == ("env", "HEADWAY_NAME")
-    assert found["report"] == (False, "headway.toml")
+    assert settings["output"] == ("f", "flag")
+    assert settings["name"] == ("env", "HEADWAY_NAME")
+    assert settings["report"] == (False, "headway.toml")
 
 
 def test_pyproject_is_read_where_there_is_no_file_of_our_own(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_flag_that_is_no_time(tmp_path: Path, value: float) -> None:
 
 
 def test_zero_is_a_number(tmp_path: Path) -> None:
-    found = resolve(env={"HEADWAY_HANG_AFTER": "0"}, folder=tmp_path, restarts=0)
-    assert found["hang_after"] == (0.0, "HEADWAY_HANG_AFTER")
-    assert found["restarts"] == (0, "flag")
+    settings = resolve(env={"HEADWAY_HANG_AFTER": "0"}, folder=tmp_path, restarts=0)
+    assert settings["hang_after"] == (0.0, "HEADWAY_HANG_AFTER")
+    assert settings["restarts"] == (0, "flag")
 
 
 def test_what_the_probe_reads_is_no_setting() -> None:

@@ -20,9 +20,9 @@ def test_what_is_stored_can_be_read_at_once(tmp_path: Path) -> None:
     }  # fmt: skip
     for value, cell in enumerate(names.values(), start=10):
         cells[cell] = value
-    found = pulse.read(path)
-    assert found is not None
-    assert [getattr(found, name) for name in names] == list(range(10, 10 + len(names)))
+    page = pulse.read(path)
+    assert page is not None
+    assert [getattr(page, name) for name in names] == list(range(10, 10 + len(names)))
     assert os.path.getsize(path) == pulse.SIZE
     assert cells[pulse.PID] == 7
 

@@ -14,78 +14,78 @@ from headway.testing import FakeJournal, FakeRun
 
 
 def process() -> FakeJournal:
-    made = FakeRun().process(0)
-    made.host = made.host.__class__(monotonic=0.0)  # times below are plain seconds
-    made.lines[0].update(t=0, begin=0)
-    return made
+    fake = FakeRun().process(0)
+    fake.host = fake.host.__class__(monotonic=0.0)  # times below are plain seconds
+    fake.lines[0].update(t=0, begin=0)
+    return fake
 
 
-def parsed(made: FakeJournal, page: Pulse | None = None) -> Journal:
-    found = reader.parse(made.data(), "x", page)
-    assert found is not None
-    return found
+def parsed(fake: FakeJournal, page: Pulse | None = None) -> Journal:
+    journal = reader.parse(fake.data(), "x", page)
+    assert journal is not None
+    return journal
 
 
 def test_the_head_says_who_wrote_it() -> None:
-    made = FakeRun().process(3, rank=2, world=4, restart=1, launch="L7", argv=["a", 1], more="x")
-    journal = made.journal()
+    fake = FakeRun().process(3, rank=2, world=4, restart=1, launch="L7", argv=["a", 1], more="x")
+    journal = fake.journal()
     assert (journal.rank, journal.world, journal.restart, journal.launch) == (2, 4, 1, "L7")
     assert (journal.role, journal.host, journal.boot) == ("process", "node0", "boot-0")
-    assert journal.begin == journal.opened == made.at(3)
+    assert journal.begin == journal.opened == fake.at(3)
     assert journal.argv == ("a", "1")
     assert journal.facts["more"] == "x"
 
 
 def test_spans_open_close_and_stay_open() -> None:
-    made = process()
-    outer = made.open("evaluation", 1, th=3, why="asked")
-    made.span("checkpoint_save", 2, 3, path="a")
-    made.close(outer, 5, result="good")
-    made.open("compile", 6)
-    made.lines.append({"ev": "span", "t": 7 * 10**9, "end": 8 * 10**9, "name": "publish"})
-    spans = [(s.name, s.start // 10**9, s.end and s.end // 10**9) for s in parsed(made).spans]
+    fake = process()
+    outer = fake.open("evaluation", 1, th=3, why="asked")
+    fake.span("checkpoint_save", 2, 3, path="a")
+    fake.close(outer, 5, result="good")
+    fake.open("compile", 6)
+    fake.lines.append({"ev": "span", "t": 7 * 10**9, "end": 8 * 10**9, "name": "publish"})
+    spans = [(s.name, s.start // 10**9, s.end and s.end // 10**9) for s in parsed(fake).spans]
     assert spans == [
         ("evaluation", 1, 5),
         ("checkpoint_save", 2, 3),
         ("compile", 6, None),
         ("publish", 7, 8),
     ]
-    assert parsed(made).spans[0].fields == {"why": "asked", "result": "good"}
-    assert parsed(made).spans[0].thread == 3
+    assert parsed(fake).spans[0].fields == {"why": "asked", "result": "good"}
+    assert parsed(fake).spans[0].thread == 3
 
 
 def test_a_span_never_ends_before_it_began() -> None:
-    made = process()
-    made.span("compile", 5, 3)
-    made.lines.append({"ev": "span", "t": 9 * 10**9, "end": 1, "name": "publish"})
-    assert [(s.start, s.end) for s in parsed(made).spans] == [
+    fake = process()
+    fake.span("compile", 5, 3)
+    fake.lines.append({"ev": "span", "t": 9 * 10**9, "end": 1, "name": "publish"})
+    assert [(s.start, s.end) for s in parsed(fake).spans] == [
         (5 * 10**9, 5 * 10**9),
         (9 * 10**9, 9 * 10**9),
     ]
 
 
 def test_the_process_group_knows_the_rank_better() -> None:
-    made = process()
-    made.event("rank", 1, rank=5, world=8)
-    assert (parsed(made).rank, parsed(made).world) == (5, 8)
+    fake = process()
+    fake.event("rank", 1, rank=5, world=8)
+    assert (parsed(fake).rank, parsed(fake).world) == (5, 8)
 
 
 def test_a_torn_last_line_is_no_damage() -> None:
-    made = process()
-    made.event("x", 1)
-    made.event("y", 2)
-    found = reader.parse(made.data()[:-9], "x")
-    assert found is not None
-    assert [event["ev"] for event in found.events] == ["x"]
-    assert found.damaged == 0
+    fake = process()
+    fake.event("x", 1)
+    fake.event("y", 2)
+    journal = reader.parse(fake.data()[:-9], "x")
+    assert journal is not None
+    assert [event["ev"] for event in journal.events] == ["x"]
+    assert journal.damaged == 0
 
 
 def test_a_last_line_that_only_lacks_its_newline_counts() -> None:
-    made = process()
-    made.event("x", 1)
-    found = reader.parse(made.data()[:-1], "x")
-    assert found is not None
-    assert [event["ev"] for event in found.events] == ["x"]
+    fake = process()
+    fake.event("x", 1)
+    journal = reader.parse(fake.data()[:-1], "x")
+    assert journal is not None
+    assert [event["ev"] for event in journal.events] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_a_last_line_that_only_lacks_its_newline_counts() -> None:
     ],
 )
 def test_a_damaged_line_is_passed_over_and_counted(line: bytes) -> None:
-    made = process()
-    made.train(1, 2, 1, 1)
+    fake = process()
+    fake.train(1, 2, 1, 1)
     after = process()
     after.event("x", 5)
-    found = reader.parse(made.data() + line + b"\n" + after.data().partition(b"\n")[2], "x")
-    assert found is not None
-    assert found.damaged == 1
-    assert len(found.windows) == 2
-    assert [event["ev"] for event in found.events] == ["x"]
+    journal = reader.parse(fake.data() + line + b"\n" + after.data().partition(b"\n")[2], "x")
+    assert journal is not None
+    assert journal.damaged == 1
+    assert len(journal.windows) == 2
+    assert [event["ev"] for event in journal.events] == ["x"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"{}\n", b'{"ev":"x","t":1}\n', b'{"ev":"head"'])
@@ -134,74 +134,74 @@ def test_without_a_head_there_is_no_journal(data: bytes) -> None:
     "change", [{"pid": "x"}, {"wall": None}, {"host": 3}, {"rank": -1}, {"argv": 7}]
 )
 def test_a_damaged_head_is_no_head(change: dict[str, Any]) -> None:
-    made = process()
-    made.lines[0].update(change)
-    assert reader.parse(made.data(), "x") is None
+    fake = process()
+    fake.lines[0].update(change)
+    assert reader.parse(fake.data(), "x") is None
 
 
 def test_a_newer_schema_is_refused_with_what_to_type() -> None:
-    made = process()
-    made.lines[0]["schema"] = 99
+    fake = process()
+    fake.lines[0]["schema"] = 99
     with pytest.raises(NewerSchema, match=r"\b99\b"):
-        reader.parse(made.data(), "x")
+        reader.parse(fake.data(), "x")
 
 
 def test_unknown_fields_and_events_are_kept_or_ignored() -> None:
-    made = process()
-    made.event("of the future", 1, shape=[1, 2])
-    made.train(1, 1, 1, 1)
-    made.lines[-1]["more"] = "x"
-    journal = parsed(made)
+    fake = process()
+    fake.event("of the future", 1, shape=[1, 2])
+    fake.train(1, 1, 1, 1)
+    fake.lines[-1]["more"] = "x"
+    journal = parsed(fake)
     assert journal.damaged == 0
     assert len(journal.windows) == 1
 
 
 def test_the_code_of_a_note_is_text() -> None:
-    made = process()
-    made.event("note", 1, hook="torch", code="hook-off", text="switched off")
-    made.event("exit", 2, code=3)
-    journal = parsed(made)
+    fake = process()
+    fake.event("note", 1, hook="torch", code="hook-off", text="switched off")
+    fake.event("exit", 2, code=3)
+    journal = parsed(fake)
     assert journal.damaged == 0
     assert [event["code"] for event in journal.events if "code" in event] == ["hook-off", 3]
 
 
 def test_the_last_steps_stand_in_the_pulse_page() -> None:
-    made = process()
-    made.train(1, 3, 1, 1)
+    fake = process()
+    fake.train(1, 3, 1, 1)
     page = Pulse(
         steps=7, last_step=9 * 10**9, window_at=5 * 10**9, wait=3, batches=9, window_batches=4
     )
-    (*_, last) = parsed(made, page).windows
+    (*_, last) = parsed(fake, page).windows
     assert last == (5 * 10**9, 9 * 10**9, 4, 7, 3, 5)
 
 
 def test_without_a_window_in_the_page_the_last_line_counts() -> None:
-    made = process()
-    made.train(1, 3, 1, 1)
-    (*_, last) = parsed(made, Pulse(steps=7, last_step=9 * 10**9)).windows
+    fake = process()
+    fake.train(1, 3, 1, 1)
+    (*_, last) = parsed(fake, Pulse(steps=7, last_step=9 * 10**9)).windows
     assert last[:4] == (4 * 10**9, 9 * 10**9, 4, 7)
 
 
 @pytest.mark.parametrize("page", [Pulse(steps=3, last_step=4 * 10**9), Pulse(steps=9), None])
 def test_a_pulse_page_that_knows_no_more_adds_nothing(page: Pulse | None) -> None:
-    made = process()
-    made.train(1, 3, 1, 1)
-    assert len(parsed(made, page).windows) == 3
+    fake = process()
+    fake.train(1, 3, 1, 1)
+    assert len(parsed(fake, page).windows) == 3
 
 
 def test_the_last_sign_of_life() -> None:
-    made = process()
-    outer = made.open("evaluation", 1)
+    fake = process()
+    outer = fake.open("evaluation", 1)
     for _ in range(100):
-        made.span("compile", 2, 3)
-    assert parsed(made).last_sign() == 3 * 10**9
-    made.close(outer, 7)  # opened long before
-    assert parsed(made).last_sign() == 7 * 10**9
-    made.event("drain", 90, ns=5)  # noted for the device, not by a living host
-    assert parsed(made).last_sign() == 7 * 10**9
-    made.train(1, 2, 7, 1)
-    assert parsed(made).last_sign() == 9 * 10**9
-    assert parsed(made, Pulse(alive=11 * 10**9)).last_sign() == 11 * 10**9
+        fake.span("compile", 2, 3)
+    assert parsed(fake).last_sign() == 3 * 10**9
+    fake.close(outer, 7)  # opened long before
+    assert parsed(fake).last_sign() == 7 * 10**9
+    fake.event("drain", 90, ns=5)  # noted for the device, not by a living host
+    assert parsed(fake).last_sign() == 7 * 10**9
+    fake.train(1, 2, 7, 1)
+    assert parsed(fake).last_sign() == 9 * 10**9
+    assert parsed(fake, Pulse(alive=11 * 10**9)).last_sign() == 11 * 10**9
 
 
 def test_a_folder_of_journals(tmp_path: Path) -> None:
@@ -225,13 +225,13 @@ def test_a_folder_of_journals(tmp_path: Path) -> None:
 
 def test_lines_are_as_documented() -> None:
     """A line of each kind, as a foreign writer may send it: other order, spaces, no extras."""
-    made = process()
-    made.train(1, 1, 2e-9, 3e-9)
+    fake = process()
+    fake.train(1, 1, 2e-9, 3e-9)
     lines = [
         {"t": 5, "ev": "steps", "last": 4, "first": 2, "end": 9},
         {"name": "compile", "t": 6, "end": 8, "ev": "span"},
     ]
-    data = made.data() + b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    data = fake.data() + b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     journal = reader.parse(data, "x")
     assert journal is not None
     assert journal.damaged == 0

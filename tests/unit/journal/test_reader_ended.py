@@ -16,11 +16,11 @@ from tests.support import NO_PROCESS
 
 def journal(**fields: Any) -> Journal:
     """Of a launcher that has just begun."""
-    made = parse(
+    result = parse(
         json.dumps({**head("launcher", launch="L"), **fields}).encode() + b"\n", "launcher"
     )
-    assert made is not None
-    return made
+    assert result is not None
+    return result
 
 
 HERE = {"pid": os.getpid()}

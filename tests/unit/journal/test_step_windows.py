@@ -20,17 +20,17 @@ def encode(row: Window) -> bytes:
 
 
 def test_our_own_lines_are_read_all_at_once() -> None:
-    found = parse_all([encode(row) for row in ROWS])
-    assert found is not None
-    assert list(found) == ROWS
-    assert (len(found), found[-1]) == (3, ROWS[-1])
+    windows = parse_all([encode(row) for row in ROWS])
+    assert windows is not None
+    assert list(windows) == ROWS
+    assert (len(windows), windows[-1]) == (3, ROWS[-1])
 
 
 def test_more_lines_than_are_taken_at_once() -> None:
     rows = [Window(10 * n, 10 * n + 10, n + 1, n + 1, n % 3, 1) for n in range(25_000)]
-    found = parse_all([encode(row) for row in rows])
-    assert found is not None
-    assert list(found) == rows
+    windows = parse_all([encode(row) for row in rows])
+    assert windows is not None
+    assert list(windows) == rows
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_anything_else_is_left_to_the_careful_way(line: bytes) -> None:
 
 def test_rows_that_do_not_follow_are_left_out() -> None:
     early, back, empty = Window(5, 90, 2, 3, 0, 1), Window(100, 200, 1, 1, 0, 1), ROWS[2]
-    found = Windows([ROWS[0], early, back, empty._replace(start=500), ROWS[1]])
-    assert list(found) == ROWS[:2]
+    windows = Windows([ROWS[0], early, back, empty._replace(start=500), ROWS[1]])
+    assert list(windows) == ROWS[:2]
 
 
 def test_a_lost_row_is_bridged() -> None:
-    found = Windows([ROWS[0], ROWS[2]])
-    assert list(found) == [ROWS[0], Window(260, 400, 2, 10, 0, 1)]
+    windows = Windows([ROWS[0], ROWS[2]])
+    assert list(windows) == [ROWS[0], Window(260, 400, 2, 10, 0, 1)]
 
 
 def test_an_overlap_is_cut() -> None:
-    found = Windows([ROWS[0], Window(60, 250, 2, 9, 7, 8)])
-    assert found[1] == Window(100, 250, 2, 9, 7, 8)
+    windows = Windows([ROWS[0], Window(60, 250, 2, 9, 7, 8)])
+    assert windows[1] == Window(100, 250, 2, 9, 7, 8)

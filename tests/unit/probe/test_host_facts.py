@@ -17,13 +17,13 @@ INTEL = "fpu sse sse2 pni ssse3 fma avx avx2 avx512f avx512_vbmi2 amx_tile md_cl
 
 
 def torch(version: str = "2.13.0", **more: Any) -> ModuleType:
-    made = ModuleType("torch")
-    made.__version__ = version  # type: ignore[attr-defined]
-    made.__file__ = "/opt/torch/__init__.py"
-    made.version = ModuleType("torch.version")  # type: ignore[attr-defined]
+    module = ModuleType("torch")
+    module.__version__ = version  # type: ignore[attr-defined]
+    module.__file__ = "/opt/torch/__init__.py"
+    module.version = ModuleType("torch.version")  # type: ignore[attr-defined]
     for name, value in more.items():
-        setattr(made.version, name, value)
-    return made
+        setattr(module.version, name, value)
+    return module
 
 
 def facts(env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
@@ -33,13 +33,13 @@ def facts(env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What /proc says, by file."""
-    told: dict[str, str] = {}
+    contents: dict[str, str] = {}
 
     def lines(path: str) -> Iterator[str]:
-        return iter(told.get(path, "").splitlines(keepends=True))
+        return iter(contents.get(path, "").splitlines(keepends=True))
 
     monkeypatch.setattr(host_facts, "_lines", lines)
-    return told
+    return contents
 
 
 def test_the_facts_are_plain_and_the_same_each_time() -> None:
@@ -59,8 +59,8 @@ def test_another_torch_has_another_key(more: dict[str, Any]) -> None:
 
 
 def test_where_torch_lies_makes_no_other_key() -> None:
-    here = facts()
-    assert host_facts.compile_key(here | {"place": ["/x", "/y"]}) == host_facts.compile_key(here)
+    local = facts()
+    assert host_facts.compile_key(local | {"place": ["/x", "/y"]}) == host_facts.compile_key(local)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_settings_that_do_not(name: str) -> None:
 def test_a_processor_that_can_do_more_has_another_key(machine: dict[str, str]) -> None:
     """inductor builds for the very processor: what it may use must be there."""
     machine["/proc/cpuinfo"] = f"processor : 0\nflags\t\t: {INTEL}\n"
-    here = facts()
-    assert here["isa"] == sorted(INTEL.split()[1:-2])
+    local = facts()
+    assert local["isa"] == sorted(INTEL.split()[1:-2])
     machine["/proc/cpuinfo"] = f"flags : {INTEL.replace(' avx512_vbmi2', '')}\n"
-    assert host_facts.compile_key(facts()) != host_facts.compile_key(here)
+    assert host_facts.compile_key(facts()) != host_facts.compile_key(local)
     machine["/proc/cpuinfo"] = f"flags : {INTEL} spec_ctrl pti\n"
-    assert host_facts.compile_key(facts()) == host_facts.compile_key(here)
+    assert host_facts.compile_key(facts()) == host_facts.compile_key(local)
 
 
 def test_of_an_arm_processor_all_counts(
@@ -122,8 +122,8 @@ def test_a_gpu_and_its_driver(machine: dict[str, str], monkeypatch: pytest.Monke
     monkeypatch.setattr(
         host_facts.glob, "glob", lambda pattern: cards if "nvidia" in pattern else []
     )
-    found = facts()
-    assert (found["gpu"], found["driver"]) == (["NVIDIA H200"], "580")
+    host = facts()
+    assert (host["gpu"], host["driver"]) == (["NVIDIA H200"], "580")
 
 
 @pytest.mark.parametrize("name", ["triton", "pytorch_triton"])
@@ -140,6 +140,6 @@ def test_where_nothing_is_told_nothing_is_known(
     machine: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [])
-    found = facts()
-    assert (found["isa"], found["gpu"], found["driver"]) == ([], [], None)
-    assert (found["triton"], found["libstdcxx"]) == (None, None)
+    host = facts()
+    assert (host["isa"], host["gpu"], host["driver"]) == ([], [], None)
+    assert (host["triton"], host["libstdcxx"]) == (None, None)

@@ -51,8 +51,8 @@ class Process:
     def journal(self) -> reader.Journal:
         journals, problems = reader.read_journals(str(self.folder))
         assert problems == []
-        (found,) = journals
-        return found
+        (journal,) = journals
+        return journal
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_a_hook_has_begun_is_ended_though_it_is_off(process: Process) -> No
     guard_end("hook", process.recorder.end, span)
     guard_end("hook", process.recorder.end)
     journal = process.journal()
-    assert [one.end is not None for one in journal.spans] == [True]
+    assert [entry.end is not None for entry in journal.spans] == [True]
     assert len(list(journal.named("note"))) == 1
 
 

@@ -27,13 +27,13 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    made = Clock()
-    monkeypatch.setattr(step_clock, "monotonic_ns", made)
+    clock = Clock()
+    monkeypatch.setattr(step_clock, "monotonic_ns", clock)
     lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluation", "before_flush")
     for name in lists:
         monkeypatch.setattr(step_clock, name, [])
     step_clock.reset_after_fork()
-    yield made
+    yield clock
     step_clock.reset_after_fork()
 
 
@@ -93,15 +93,15 @@ def test_short_waits_are_summed_and_long_ones_are_spans(
 
 
 def test_a_wait_in_progress_stands_in_the_page(clock: Clock, written: list[Any]) -> None:
-    seen = []
+    waiting_since = []
 
     def source() -> Iterator[int]:
-        seen.append(step_clock.cells[pulse.WAITING])
+        waiting_since.append(step_clock.cells[pulse.WAITING])
         yield 0
 
     for _ in step_clock.track(source()):
         assert step_clock.cells[pulse.WAITING] == 0
-    assert seen == [clock.now]
+    assert waiting_since == [clock.now]
 
 
 def test_a_loader_inside_a_loader_is_one_wait(clock: Clock, written: list[dict[str, Any]]) -> None:

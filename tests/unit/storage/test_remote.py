@@ -18,9 +18,9 @@ fsspec = pytest.importorskip("fsspec")
 
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    found = fsspec.filesystem("memory")
-    yield found
-    found.rm("/", recursive=True)
+    file_system = fsspec.filesystem("memory")
+    yield file_system
+    file_system.rm("/", recursive=True)
 
 
 def test_only_the_record_of_a_run_is_fetched(memory: Any, tmp_path: Path) -> None:
@@ -29,8 +29,8 @@ def test_only_the_record_of_a_run_is_fetched(memory: Any, tmp_path: Path) -> Non
     for name in ("report.html", "checkpoints/step-5/weights", "journal/below/x.jsonl"):
         memory.pipe_file(f"/bucket/r/{name}", b"x" * 1000)
     run_files.fetch_run("memory://bucket/r", tmp_path)
-    found = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
-    assert found == {"run.json", "publish.json", "journal/rank-0.jsonl", "journal/rank-0.pulse"}
+    files = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
+    assert files == {"run.json", "publish.json", "journal/rank-0.jsonl", "journal/rank-0.pulse"}
     assert (tmp_path / "journal" / "rank-0.jsonl").read_text() == "journal/rank-0.jsonl"
 
 

@@ -36,12 +36,12 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_what_was_recorded_is_known(notes: list[str]) -> None:
-    found = advice.find_kernel("triton", "k1", "scale")
-    assert found is not None
-    use = found.use([1000, "fp16"], "r")
+    kernel = advice.find_kernel("triton", "k1", "scale")
+    assert kernel is not None
+    use = kernel.use([1000, "fp16"], "r")
     assert use is not None and use.take == (config_text(CONFIGS[1]),) and use.ms == 1.0
-    assert found.use([1000, "fp16"], "other") is None
-    assert found.use([1001, "fp16"], "r") is None
+    assert kernel.use([1000, "fp16"], "other") is None
+    assert kernel.use([1001, "fp16"], "r") is None
     assert notes == []
 
 
@@ -83,8 +83,8 @@ def test_where_the_file_is_good(
 def test_only_configs_that_were_tried_are_narrowed() -> None:
     def narrow(offered: list[dict[str, int]], take: list[int]) -> list[dict[str, int]] | None:
         names = [config_text(config) for config in CONFIGS]
-        taken = [names[one] for one in take]
-        return advice.narrow(offered, frozenset(names), taken, lambda config: config)
+        names_taken = [names[index] for index in take]
+        return advice.narrow(offered, frozenset(names), names_taken, lambda config: config)
 
     assert narrow(CONFIGS, [1]) == [CONFIGS[1]]
     assert narrow([*CONFIGS, {"BLOCK": 512}], [1]) is None  # a new one

@@ -58,18 +58,19 @@ KERNEL = "def scale(x, n, stride, SIZE: constexpr, seed=0):\n    return x\n"
 
 
 def test_a_config_is_its_values_in_any_order() -> None:
-    one = SimpleNamespace(kwargs={"A": 1, "B": 2}, num_warps=4, num_stages=2, maxnreg=None)
-    two = SimpleNamespace(kwargs={"B": 2, "A": 1}, num_stages=2, num_warps=4)
-    assert config_text(config_values(one)) == config_text(config_values(two))
-    two.pre_hook = jit
-    assert config_values(two) == {**config_values(one), "pre_hook": "jit"}
+    config = SimpleNamespace(kwargs={"A": 1, "B": 2}, num_warps=4, num_stages=2, maxnreg=None)
+    reordered = SimpleNamespace(kwargs={"B": 2, "A": 1}, num_stages=2, num_warps=4)
+    assert config_text(config_values(config)) == config_text(config_values(reordered))
+    reordered.pre_hook = jit
+    assert config_values(reordered) == {**config_values(config), "pre_hook": "jit"}
 
 
 def test_values_are_plain_and_no_tensor_is_asked() -> None:
-    found = [
-        json_value(one) for one in (1, True, None, "s", 2.5, float("inf"), constexpr(3), (1, "a"))
+    values = [
+        json_value(value)
+        for value in (1, True, None, "s", 2.5, float("inf"), constexpr(3), (1, "a"))
     ]
-    assert found == [1, True, None, "s", 2.5, "inf", 3, [1, "a"]]
+    assert values == [1, True, None, "s", 2.5, "inf", 3, [1, "a"]]
     assert json_value(Tensor()) == "Tensor" and json_value(jit) == "jit"
 
 
@@ -92,8 +93,8 @@ def test_a_function_that_calls_itself_ends() -> None:
 
 
 def test_the_key_is_tritons_own() -> None:
-    own, key, _ = launch_key(tuner(jit(KERNEL), Tensor(), 1000, 1, 64), {"warmup": False})
-    assert own == (1000, "torch.bfloat16") and key == [1000, "torch.bfloat16"]
+    key_values, key, _ = launch_key(tuner(jit(KERNEL), Tensor(), 1000, 1, 64), {"warmup": False})
+    assert key_values == (1000, "torch.bfloat16") and key == [1000, "torch.bfloat16"]
 
 
 @pytest.mark.parametrize(

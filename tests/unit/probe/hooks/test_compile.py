@@ -30,9 +30,9 @@ def test_kernels_are_named_by_what_they_are(
 def test_whose_import_of_the_compiler_it_is(
     inside: str | None, span: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[Any] = []
-    monkeypatch.setattr(recorder, "begin", lambda name, **fields: begun.append(name))
+    opened_spans: list[Any] = []
+    monkeypatch.setattr(recorder, "begin", lambda name, **fields: opened_spans.append(name))
     with patching.within(inside or "nothing"):
         import_hook._begin("compile_import", "torch._dynamo")
         import_hook._begin("import", "torch")
-    assert begun == [span, "import"]
+    assert opened_spans == [span, "import"]

@@ -22,16 +22,16 @@ from tests.unit.probe.test_host_facts import torch
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As a courier makes it, with its environment."""
-    made = tmp_path / "headway-compile-x"
-    (made / "talk").mkdir(parents=True)
-    (made / "cache").mkdir()
-    (made / "lock").touch()
-    monkeypatch.setenv("HEADWAY_COMPILE", str(made))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(made / "cache"))
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(made / "cache/triton"))
+    path = tmp_path / "headway-compile-x"
+    (path / "talk").mkdir(parents=True)
+    (path / "cache").mkdir()
+    (path / "lock").touch()
+    monkeypatch.setenv("HEADWAY_COMPILE", str(path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(path / "cache/triton"))
     monkeypatch.setenv("TORCH_COMPILE_JOB_ID", "train")
     monkeypatch.delenv("RANK", raising=False)
-    return made
+    return path
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def test_each_compile_is_told(folder: Path) -> None:
         client.begin_compile()
         client.end_compile()
     path = folder / f"talk/made-{os.getpid()}.json"
-    told = json.loads(path.read_text())
-    assert told["key"] == client.key and told["seconds"] == client.compile_seconds > 0
+    message = json.loads(path.read_text())
+    assert message["key"] == client.key and message["seconds"] == client.compile_seconds > 0
     path.unlink()
     client.end_compile()  # none has begun
     assert not path.exists()
@@ -141,8 +141,8 @@ def test_a_forked_process_counts_its_own_seconds(folder: Path) -> None:
     client.compile_seconds, client.pid = 1000.0, -1  # of a zygote that has rehearsed
     client.begin_compile()
     client.end_compile()
-    told = json.loads((folder / f"talk/made-{os.getpid()}.json").read_text())
-    assert told["seconds"] < 1000
+    message = json.loads((folder / f"talk/made-{os.getpid()}.json").read_text())
+    assert message["seconds"] < 1000
 
 
 def test_what_rank_0_has_learned_is_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +219,9 @@ def load(main_path):
 
 
 def test_the_header_is_made_only_for_what_is_built(tmp_path: Path) -> None:
-    made = []
+    headers = []
     module: Any = ModuleType("codecache")
-    module._precompile_header = lambda header: made.append(header) or "header.h"
+    module._precompile_header = lambda header: headers.append(header) or "header.h"
     exec(LOAD, module.__dict__)
     compile_cache.install_codecache(module)
     hooked = module._precompile_header
@@ -230,7 +230,7 @@ def test_the_header_is_made_only_for_what_is_built(tmp_path: Path) -> None:
     assert module.load(str(tmp_path / "x.main.cpp")) == "header.h"
     (tmp_path / "x.main.so").touch()
     assert module.load(str(tmp_path / "x.main.cpp")) == ""
-    assert made == ["cpp_prefix.h"]
+    assert headers == ["cpp_prefix.h"]
 
 
 @pytest.mark.parametrize("value", [b"\x00\n\xff", "3.6.0-abc"])
@@ -286,13 +286,13 @@ def test_compile_processes_are_woken_only_for_something_to_compile(
 
 
 def test_what_a_kernels_tuning_found_is_looked_for_here(folder: Path) -> None:
-    seen = []
+    filenames = []
 
     class CachingAutotuner:
         filename: str | None = "/gone/cache/ab/cabc.py"
 
         def recheck_autotune_cache(self, reload: Any) -> None:
-            seen.append(self.filename)
+            filenames.append(self.filename)
 
     heuristics: Any = ModuleType("triton_heuristics")
     heuristics.CachingAutotuner = CachingAutotuner
@@ -301,7 +301,7 @@ def test_what_a_kernels_tuning_found_is_looked_for_here(folder: Path) -> None:
     other = CachingAutotuner()
     other.filename = None
     other.recheck_autotune_cache(None)
-    assert seen == [os.path.join(os.environ["TORCHINDUCTOR_CACHE_DIR"], "ab", "cabc.py"), None]
+    assert filenames == [os.path.join(os.environ["TORCHINDUCTOR_CACHE_DIR"], "ab", "cabc.py"), None]
 
 
 def test_a_closure_is_known_by_its_code() -> None:

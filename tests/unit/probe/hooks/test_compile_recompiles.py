@@ -40,49 +40,49 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake)
 
 
-def seen(reason: str, **local: Any) -> dict[str, Any]:
+def guard_values(reason: str, **local: Any) -> dict[str, Any]:
     frame = SimpleNamespace(
-        f_locals=local, f_globals={"SCALE": 7}, f_code=seen.__code__
+        f_locals=local, f_globals={"SCALE": 7}, f_code=guard_values.__code__
     )  # fmt: skip
-    found: dict[str, Any] = compile.explain_recompile([reason], frame).get("seen", {})
-    return found
+    values: dict[str, Any] = compile.explain_recompile([reason], frame).get("seen", {})
+    return values
 
 
 def test_values_of_what_a_guard_names() -> None:
-    assert seen("0/0: k == 3   # y = k", k=4) == {"k": 4}
-    assert seen("0/0: G['SCALE'] == 3") == {"G['SCALE']": 7}
-    assert seen("0/0: d['a b'][1] == 3", d={"a b": [1, 2]}) == {"d['a b'][1]": 2}
-    assert seen("0/0: tensor 'd['x']' size mismatch at index 0. expected 3, actual 4",
+    assert guard_values("0/0: k == 3   # y = k", k=4) == {"k": 4}
+    assert guard_values("0/0: G['SCALE'] == 3") == {"G['SCALE']": 7}
+    assert guard_values("0/0: d['a b'][1] == 3", d={"a b": [1, 2]}) == {"d['a b'][1]": 2}
+    assert guard_values("0/0: tensor 'd['x']' size mismatch at index 0. expected 3, actual 4",
                 d={"x": Tensor()}, size=1, expected=2) == {"d['x']": [4, 5]}  # fmt: skip
-    assert seen("0/0: 2 <= x.size()[0]  # x", x=Tensor()) == {"x": [4, 5]}
-    assert seen("0/0: len(xs) == 3", xs=[1, 2]) == {"xs": "list of 2"}
-    assert seen("0/0: name == 'a'", name="b" * 100) == {"name": "'" + "b" * 39}
-    assert seen("0/0: r == 0.5", r=float("nan")) == {"r": "nan"}
-    assert seen("0/0: n == 5", n=1 << 70) == {"n": str(1 << 70)}
+    assert guard_values("0/0: 2 <= x.size()[0]  # x", x=Tensor()) == {"x": [4, 5]}
+    assert guard_values("0/0: len(xs) == 3", xs=[1, 2]) == {"xs": "list of 2"}
+    assert guard_values("0/0: name == 'a'", name="b" * 100) == {"name": "'" + "b" * 39}
+    assert guard_values("0/0: r == 0.5", r=float("nan")) == {"r": "nan"}
+    assert guard_values("0/0: n == 5", n=1 << 70) == {"n": str(1 << 70)}
 
 
 def test_no_code_of_the_job_is_run() -> None:
-    assert seen("0/0: t.stored == 1", t=Trap()) == {"t.stored": 3}
-    assert seen("0/0: t.computed == 1", t=Trap()) == {}
-    assert seen("0/0: t.missing == 1", t=Trap()) == {}
-    assert seen("0/0: t['a'] == 1", t=Trap()) == {}
-    assert seen("0/0: t == 1", t=Trap()) == {"t": "Trap"}
+    assert guard_values("0/0: t.stored == 1", t=Trap()) == {"t.stored": 3}
+    assert guard_values("0/0: t.computed == 1", t=Trap()) == {}
+    assert guard_values("0/0: t.missing == 1", t=Trap()) == {}
+    assert guard_values("0/0: t['a'] == 1", t=Trap()) == {}
+    assert guard_values("0/0: t == 1", t=Trap()) == {"t": "Trap"}
 
 
 def test_everything_is_bounded() -> None:
     frame = SimpleNamespace(
-        f_locals={f"v{n}": n for n in range(99)}, f_globals={}, f_code=seen.__code__
+        f_locals={f"v{n}": n for n in range(99)}, f_globals={}, f_code=guard_values.__code__
     )
     texts = [f"0/{n}: v{n} == 1{' ' * 60}# {'x' * 5000}" for n in range(99)]
-    found = compile.explain_recompile(texts, frame)
-    assert len(found["reasons"]) == 8 and max(map(len, found["reasons"])) <= 200
-    assert len(found["seen"]) <= 16
+    fields = compile.explain_recompile(texts, frame)
+    assert len(fields["reasons"]) == 8 and max(map(len, fields["reasons"])) <= 200
+    assert len(fields["seen"]) <= 16
     wide = " and ".join(f"v{n} == 1" for n in range(99))
     assert len(compile.explain_recompile([f"0/0: {wide}"], frame)["seen"]) <= 16
 
 
 def test_the_caller_is_no_library() -> None:
-    frame = SimpleNamespace(f_locals={}, f_globals={}, f_code=seen.__code__)
+    frame = SimpleNamespace(f_locals={}, f_globals={}, f_code=guard_values.__code__)
     file, _, rest = compile.explain_recompile(["0/0: x"], frame)["caller"].partition(":")
     assert file == __file__ and rest.endswith(" test_the_caller_is_no_library")
 

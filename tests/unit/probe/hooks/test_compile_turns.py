@@ -65,8 +65,8 @@ def test_the_others_wait_until_the_first_is_done(clock: Clock) -> None:
 
 
 def test_other_compiles_and_other_lives_are_other_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = CompileQueue()
-    taken.begin("DYNAMO", "0/0")
+    queue = CompileQueue()
+    queue.begin("DYNAMO", "0/0")
     for trigger, number, launch in (
         ("DYNAMO", "1/0", "a"),
         ("LAZY_BACKWARD", "0/0", "a"),
@@ -123,7 +123,7 @@ def test_where_waiting_is_worth_it(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def extensions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What was added to the timeouts of collectives, in seconds."""
     seconds: list[float] = []
     distributed: Any = ModuleType("torch.distributed")
@@ -147,23 +147,23 @@ def compiles(turns: CompileQueue, clock: Clock, seconds: float) -> None:
 
 
 def test_the_early_rank_gets_as_much_time_as_compiles_take(
-    clock: Clock, given: list[float], monkeypatch: pytest.MonkeyPatch
+    clock: Clock, extensions: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = CompileQueue()
     compiles(turns, clock, 10.0)
-    assert given == [pytest.approx(40.0)]  # the four ranks of the node, one after the other
+    assert extensions == [pytest.approx(40.0)]  # the four ranks of the node, one after the other
     for _ in range(1000):  # recompiles that the cache has
         compiles(turns, clock, 0.01)
-    assert len(given) == 1
+    assert len(extensions) == 1
     compiles(turns, clock, 1000.0)
     compiles(turns, clock, 1000.0)
-    assert sum(given) == pytest.approx(compile_turns.MAX_GRANT_S)
+    assert sum(extensions) == pytest.approx(compile_turns.MAX_GRANT_S)
     monkeypatch.setattr(step_clock, "steps", 7)
     compiles(turns, clock, 5.0)
-    assert sum(given) == pytest.approx(compile_turns.MAX_GRANT_S + 20.0)
+    assert sum(extensions) == pytest.approx(compile_turns.MAX_GRANT_S + 20.0)
 
 
-def test_without_a_process_group_there_is_no_timeout(clock: Clock, given: list[float]) -> None:
+def test_without_a_process_group_there_is_no_timeout(clock: Clock, extensions: list[float]) -> None:
     sys.modules["torch.distributed"].is_initialized = lambda: False  # type: ignore[attr-defined]
     compiles(CompileQueue(), clock, 10.0)
-    assert given == []
+    assert extensions == []

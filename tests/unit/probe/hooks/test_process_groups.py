@@ -20,7 +20,7 @@ def test_threads_of_gloo_get_a_moment_before_all_groups_go(
     def destroy(group: object = None) -> None:
         happened.append(group)
 
-    one = Group()
-    process_groups._destroy(destroy, one)
+    group = Group()
+    process_groups._destroy(destroy, group)
     process_groups._destroy(destroy)
-    assert happened == [one, "waited", None]
+    assert happened == [group, "waited", None]
