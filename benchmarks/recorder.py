@@ -80,7 +80,7 @@ def recorder_cost() -> dict[str, float]:
             "wait for a batch": best(batch) - best(bare_batch),
         }
         costs["headway, step and batch"] = sum(costs.values())
-        costs["headway.step()"] = best(sdk_step) - best(empty_step)  # last, as optimizers do not count after it
+        costs["headway.step()"] = best(sdk_step) - best(empty_step)  # last: it ends counting
         recorder.finish()
     return costs
 
