@@ -18,9 +18,9 @@ from headway.startup.batch_schema import Leaf, Schema, SchemaError, register_nam
 
 __all__ = ["Schema", "SchemaError", "fast_batch", "recording"]
 
-
 T = TypeVar("T")
 LEARNING_BATCHES = 8  # batches of a run from which the schema is learned
+SMALLEST_DYNAMIC = 2  # torch specializes on sizes 0 and 1
 
 
 def fast_batch(
@@ -108,9 +108,6 @@ def _first_rows(
     rows = [dataset[number] for number in range(batch_size)]
     batch = (collate or default_collate)(rows)
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
-
-
-SMALLEST_DYNAMIC = 2  # torch specializes on sizes 0 and 1
 
 
 def synthetic_batch(schema: Schema, *, device: torch.device | str = "cpu", seed: int = 0) -> Any:

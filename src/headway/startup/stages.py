@@ -31,6 +31,9 @@ from headway.torch_threads import TorchThread, interrupt
 
 __all__ = ["Results", "Stage", "StageError", "StageFailed", "StageLate", "Stages"]
 
+GRACE_S = 1.0  # wait for running threads after another stage failed
+PATIENCE_S = 5.0  # the same at the end of the process
+_agreements = itertools.count()  # each run of stages is compared between ranks by its own key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,12 +121,6 @@ class Stages:
         runner = StageRunner(ordered, inputs, seed=self.seed, overlap=overlap)
         values = runner.run()
         return Results(values, runner.seconds(), time.monotonic() - start)
-
-
-GRACE_S = 1.0  # wait for running threads after another stage failed
-PATIENCE_S = 5.0  # the same at the end of the process
-
-_agreements = itertools.count()  # each run of stages is compared between ranks by its own key
 
 
 class StageRunner:

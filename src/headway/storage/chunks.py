@@ -25,8 +25,12 @@ PIECE_BYTES = 4 << 20  # files larger than TARGET_BYTES are cut into pieces of t
 MAX_CHUNK_BYTES = max(PIECE_BYTES, 2 * TARGET_BYTES)  # no chunk is larger
 BOUNDARY_ONE_IN = 8  # one in so many files ends its chunk, whatever the size
 ZLIB_LEVEL = 3
+MAX_THREADS = 8  # of a parallel_map
 
 RAW, ZLIB, ZSTD = b"r", b"d", b"z"
+
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 
 class DamagedData(HeadwayError):
@@ -130,12 +134,6 @@ def _zstd() -> Any:
         except ImportError:
             continue
     return None
-
-
-In = TypeVar("In")
-Out = TypeVar("Out")
-
-MAX_THREADS = 8
 
 
 def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:

@@ -20,6 +20,7 @@ from headway.errors import NewerSchema, RunNotFound, UsageError
 SCHEMA = 1
 ADVICE_FILE = "autotune.json"
 FUSION = {"ExternKernel": "TritonTemplate", "TritonTemplate": "ExternKernel"}
+EXACT = 200_000  # sets to check before the greedy solution is used
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,6 @@ def check_advice_file(path: Path) -> None:
             f"{path} has schema {schema}, newer than {SCHEMA}, which this version reads; "
             "install a newer Headway"
         )
-
-
-EXACT = 200_000  # sets to check before the greedy solution is used
 
 
 def losses(times: Mapping[int, float]) -> dict[int, float]:

@@ -12,6 +12,8 @@ from headway.compile.autotune.records import Setup
 
 MAX_KERNELS = 5  # in full
 MAX_ROWS = 8  # of a kernel's keys, and of its configs
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+DEFAULTS = {"num_ctas": 1}
 
 
 def report_lines(
@@ -109,10 +111,6 @@ def describe_config(config: dict[str, Any]) -> str:
     if "choice" in config:
         return f"{config['choice']} {config.get('description', '')}".strip()
     return " ".join(f"{name}={value}" for name, value in config.items())
-
-
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
-DEFAULTS = {"num_ctas": 1}
 
 
 def python_code(advice: KernelAdvice, loss: float) -> str:

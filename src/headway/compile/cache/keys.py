@@ -34,6 +34,10 @@ FACT_NAMES = {
     "env": "environment",
     "tier": "tier",
 }
+CONFIG_BYTES = 1 << 20  # larger files are data
+MODULE_OPTIONS = ("-m", "--module")
+# Takes code after -c; options may come between.
+INTERPRETER = re.compile(r"python|(ba|da|z|k)?sh$|-")
 
 
 def describe_difference(here: Facts, there: Facts) -> str:
@@ -87,12 +91,6 @@ class CacheKey:
     def key(self) -> str:
         """Digest of the facts; only archives with the same digest can be used."""
         return host_facts.compile_key(self.facts)
-
-
-CONFIG_BYTES = 1 << 20  # larger files are data
-MODULE_OPTIONS = ("-m", "--module")
-# Takes code after -c; options may come between.
-INTERPRETER = re.compile(r"python|(ba|da|z|k)?sh$|-")
 
 
 def code_digest(command: Sequence[str]) -> str:

@@ -25,6 +25,8 @@ from headway.storage.atomic_write import write_atomically
 
 PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
 MAX_DEPTH = 4
+DROPPED_KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
+GUARDS_FILE = "headway-guards.json"
 
 
 class UnknownIdentity(Exception):
@@ -99,10 +101,6 @@ def _items(mapping: dict[Any, Any], depth: int) -> list[str]:
 
 def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-DROPPED_KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
-GUARDS_FILE = "headway-guards.json"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,17 @@ from headway.journal import reader, run_files
 from headway.journal.reader import Journal
 from headway.storage import atomic_write
 
+SCHEMA = 1
+LEARNED_FOLDER = ".learned"
+MIN_STEPS = 20
+MIN_WINDOWS = 3
+MAX_SLOWDOWN = 1.05  # ratio of step times that is still accepted
+MAX_COMMANDS = 20  # per job whose step times are stored
+STOPPED_STATUSES = tuple(
+    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+)
+FAILED_BEFORE_FIRST_STEP = "the job failed before its first step with them"
+
 
 @dataclass(frozen=True)
 class RecordedRun:
@@ -51,10 +62,6 @@ def _load_folder(folder: Path) -> RecordedRun:
     return RecordedRun(
         run_files.read_identity(folder), run_files.read_command(folder), record, advise(record)
     )
-
-
-MIN_STEPS = 20
-MIN_WINDOWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +102,6 @@ def _undisturbed_windows(journal: Journal) -> Iterator[tuple[int, int]]:
         steps = window.last - window.first + 1
         if window.start and busy_until <= window.start:
             yield max(window.end - window.start - window.wait, 0) // steps, steps
-
-
-SCHEMA = 1
-LEARNED_FOLDER = ".learned"
-MAX_SLOWDOWN = 1.05  # ratio of step times that is still accepted
-MAX_COMMANDS = 20  # per job whose step times are stored
-STOPPED_STATUSES = tuple(
-    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
-)
-FAILED_BEFORE_FIRST_STEP = "the job failed before its first step with them"
 
 
 @dataclass(frozen=True, slots=True)
