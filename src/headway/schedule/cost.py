@@ -21,7 +21,7 @@ from headway.units import NS
 def from_run(
     path: str | os.PathLike[str], *, grace: float = 0.0, repeat_penalty_s: float = 0.0
 ) -> EvictionCost:
-    """The price of a run on disk, also while it is going on."""
+    """The eviction cost of a run on disk, which may still be active."""
     from headway.run import load
 
     return from_ledger(load(path).ledger, grace=grace, repeat_penalty_s=repeat_penalty_s)
@@ -30,7 +30,7 @@ def from_run(
 def from_cost_report(
     report: CostReport, *, grace: float = 0.0, repeat_penalty_s: float = 0.0
 ) -> EvictionCost:
-    """The price that the launcher of a run tells, as it is by now."""
+    """The current eviction cost of a run, as reported by its launcher."""
     return EvictionCost(
         accelerators=report.accelerators,
         unsaved=report.unsaved,
@@ -52,7 +52,7 @@ def from_cost_report(
 def from_ledger(
     ledger: Ledger, *, grace: float = 0.0, repeat_penalty_s: float = 0.0
 ) -> EvictionCost:
-    """The price at the end of what the ledger has seen."""
+    """The eviction cost at the end of the recording."""
     accelerators, last_save = accelerators_held(ledger), _last_durable_save(ledger)
     save, recover = _save_time(ledger), _recovery_time(ledger)
     preemptions = sum(attempt.outcome == "preempted" for attempt in ledger.attempts)
@@ -76,7 +76,7 @@ def from_ledger(
 
 
 def _last_durable_save(ledger: Ledger) -> int:
-    """When the newest checkpoint that is durable was taken; silence counts from the start."""
+    """When the newest durable checkpoint was taken; else the start of the attempt."""
     if not ledger.attempts:
         return ledger.wall
     last = ledger.attempts[-1]
@@ -100,7 +100,7 @@ def _save_time(ledger: Ledger) -> float | None:
 
 def _recovery_time(ledger: Ledger) -> float:
     times: list[int] = []
-    recovering: int | None = None  # of the interruption that is not over yet
+    recovering: int | None = None  # time so far of a recovery that has not finished
     for segment in ledger.segments:
         if segment.bucket in (EFFECTIVE, LOST):
             times += [] if recovering is None else [recovering]

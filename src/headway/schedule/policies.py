@@ -19,21 +19,20 @@ from headway.schedule.preemption import Policy, PreemptionContext, select_victim
 
 @dataclass(frozen=True, kw_only=True)
 class Newest:
-    """By the start of the attempt."""
+    """Evict the jobs whose attempts started last."""
 
     notice: bool = False
     stagger: bool = False
     reserve: float = 0.0
 
     def victims(self, context: PreemptionContext) -> Sequence[Job]:
-        """The newest ones."""
         order = sorted(context.candidates(), key=lambda job: (-job.since, job.number))
         return select_victims(context, order)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinimumRun:
-    """A time by the clock that every attempt is left alone."""
+    """As Newest, but only attempts older than a minimum time."""
 
     seconds: float = 7200.0
     notice: bool = False
@@ -41,7 +40,6 @@ class MinimumRun:
     reserve: float = 0.0
 
     def victims(self, context: PreemptionContext) -> Sequence[Job]:
-        """The newest ones that are old enough."""
         latest = context.now - self.seconds
         old_enough = [job for job in context.candidates() if job.since <= latest]
         return select_victims(context, sorted(old_enough, key=lambda job: (-job.since, job.number)))
@@ -49,28 +47,26 @@ class MinimumRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Largest:
-    """By accelerators; of equals, the newest."""
+    """Evict the jobs with the most accelerators; among equals, the newest."""
 
     notice: bool = False
     stagger: bool = False
     reserve: float = 0.0
 
     def victims(self, context: PreemptionContext) -> Sequence[Job]:
-        """The largest ones."""
         order = sorted(context.candidates(), key=lambda job: (-job.gpus, -job.since, job.number))
         return select_victims(context, order)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeastLost:
-    """By the time since the newest durable checkpoint, and the time to recover."""
+    """Evict the jobs with the least unsaved training plus time to recover."""
 
     notice: bool = False
     stagger: bool = False
     reserve: float = 0.0
 
     def victims(self, context: PreemptionContext) -> Sequence[Job]:
-        """Those that lose least."""
         now = context.now
         order = sorted(
             context.candidates(), key=lambda job: (job.unsaved(now) + job.recover, job.number)
@@ -80,19 +76,19 @@ class LeastLost:
 
 @dataclass(frozen=True, kw_only=True)
 class LeastCost:
-    """By the price of an eviction: see headway.schedule.cost."""
+    """Evict the jobs with the least eviction cost; see headway.schedule.cost."""
 
     notice: bool = True
     stagger: bool = False
-    reserve: float = 0.0  # seconds after which nodes are held back for a gang; 0: never
-    phase: bool = False  # nobody goes before the first durable checkpoint of its attempt
-    cap: int = 10  # nobody goes more often
-    repeat: float = 60.0  # seconds, for each earlier preemption
-    nominal: bool = True  # below its tenant's quota nothing is freed: that would be reclaimed
-    each: float = 1800.0  # accelerator-seconds, for each victim: fewer and larger ones
+    reserve: float = 0.0  # seconds after which nodes are reserved for a gang; 0: never
+    phase: bool = False  # protect jobs until the first durable checkpoint of the attempt
+    cap: int = 10  # protect jobs that were preempted this often; 0: no limit
+    repeat: float = 60.0  # penalty in seconds for each earlier preemption
+    nominal: bool = True  # count only borrowed accelerators as freed: others would be reclaimed
+    each: float = 1800.0  # accelerator-seconds added per victim, for fewer and larger victims
 
     def victims(self, context: PreemptionContext) -> Sequence[Job]:
-        """The cheapest ones without a protected job; only if there are none, with some."""
+        """The cheapest jobs, and protected jobs only if there is no other way."""
         borrowed = [tenant.over for tenant in context.tenants]
 
         def rate(job: Job) -> tuple[float, int]:
@@ -104,7 +100,7 @@ class LeastCost:
         return select_victims(context, exposed) or select_victims(context, order)
 
     def cost(self, job: Job, context: PreemptionContext) -> float:
-        """Accelerator-seconds."""
+        """In accelerator-seconds."""
         return self.each + eviction_cost(
             job.gpus,
             job.unsaved(context.now),
@@ -133,13 +129,13 @@ _SWITCH_VALUES = {"on": True, "off": False}
 
 
 def parse_policy(text: str) -> Policy:
-    """A policy by its name, with switches: `least-cost:notice=off:cap=3`."""
+    """A policy by name, with switches: `least-cost:notice=off:cap=3`."""
     name, *switches = text.split(":")
     policy_class = BUILT_IN.get(name) or _entry_point_policies().get(name)
     if policy_class is None:
         names = ", ".join((*BUILT_IN, *_entry_point_policies()))
         raise UsageError(
-            f"there is no policy {name!r}; there are {names}", code="policy-unknown", policy=name
+            f"there is no policy {name!r}; use one of {names}", code="policy-unknown", policy=name
         )
     try:
         return policy_class(
@@ -147,7 +143,7 @@ def parse_policy(text: str) -> Policy:
         )
     except TypeError as error:
         raise UsageError(
-            f"the policy {name} cannot be made: {error}", code="policy-switch-invalid", policy=name
+            f"cannot create the policy {name}: {error}", code="policy-switch-invalid", policy=name
         ) from error
 
 
@@ -157,7 +153,7 @@ def _entry_point_policies() -> dict[str, Callable[..., Policy]]:
 
 def _parse_switch(policy_class: Callable[..., Policy], policy: str, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
-    # Policies of others need not be dataclasses; what theirs take is said when they are made.
+    # Policies of other packages may not be dataclasses; their constructor checks the names.
     field_names = (
         [field.name for field in dataclasses.fields(policy_class)]
         if dataclasses.is_dataclass(policy_class)
@@ -165,13 +161,13 @@ def _parse_switch(policy_class: Callable[..., Policy], policy: str, text: str) -
     )
     if field_names and name not in field_names:
         raise UsageError(
-            f"the policy {policy} has no {name!r}; it has {', '.join(field_names)}",
+            f"the policy {policy} has no switch {name!r}; use one of {', '.join(field_names)}",
             code="policy-switch-unknown",
             switch=name,
         )
     if not equals:
         raise UsageError(
-            f"{text!r} says no value; write {name}=on, {name}=off or a number",
+            f"{text!r} has no value; write {name}=on, {name}=off or a number",
             code="policy-switch-invalid",
             switch=name,
         )
@@ -181,7 +177,7 @@ def _parse_switch(policy_class: Callable[..., Policy], policy: str, text: str) -
         number = float(value)
     except ValueError:
         raise UsageError(
-            f"{value!r} is neither on, off nor a number; in {text!r}",
+            f"{value!r} in {text!r} is neither on, off nor a number",
             code="policy-switch-invalid",
             switch=name,
         ) from None

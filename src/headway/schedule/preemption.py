@@ -13,7 +13,7 @@ from headway.schedule.model import Cluster, Job, Tenant
 
 
 class PreemptionContext:
-    """A job within its quota waits, and others have borrowed."""
+    """A waiting job within its quota, and the cluster with the tenants that have borrowed."""
 
     __slots__ = ("cluster", "grace", "now", "tenants", "waiter")
 
@@ -24,7 +24,7 @@ class PreemptionContext:
         self.grace = grace  # seconds from the notice to the kill
 
     def candidates(self) -> list[Job]:
-        """Every job that runs for a tenant above its quota."""
+        """All jobs of tenants above their quota."""
         return [
             job
             for tenant in self.tenants
@@ -34,7 +34,7 @@ class PreemptionContext:
         ]
 
     def can_fit(self) -> bool:
-        """Whether the waiter would find room if every candidate were gone."""
+        """Whether the waiting job would fit if all candidates were evicted."""
         free, wanted, size = self.cluster.free, self.waiter.gpus, self.cluster.size
         extra = freed_accelerators(self.candidates())
         if wanted <= size:
@@ -43,7 +43,7 @@ class PreemptionContext:
         return emptied + self.cluster.free_node_count >= wanted // size
 
     def respects_quota(self, victims: Iterable[Job]) -> bool:
-        """Whether each of them, in some order, is taken from a tenant that still borrows."""
+        """Whether each victim, in some order, is taken from a tenant that still borrows."""
         sums: dict[int, tuple[int, int]] = {}
         for job in victims:
             total, largest = sums.get(job.tenant, (0, 0))
@@ -54,26 +54,26 @@ class PreemptionContext:
 
 
 class Policy(Protocol):
-    """Chooses who goes. The engine refuses a choice that breaks quota or starts nothing.
+    """Chooses the victims. The engine rejects a choice that violates a quota or makes no room.
 
-    It may have `reserve`: nodes are held back for a gang that waits so many seconds within its
-    quota and for which nobody can be evicted.
+    A policy may have an attribute `reserve`: nodes are reserved for a gang that has waited so many
+    seconds within its quota and for which no job can be evicted.
     """
 
     @property
     def notice(self) -> bool:
-        """Whether a victim is told, and may save within the grace period."""
+        """Whether victims are notified, and may save within the grace period."""
 
     @property
     def stagger(self) -> bool:
         """Whether first saves are spread over the interval."""
 
     def victims(self, context: PreemptionContext) -> Sequence[Job]:
-        """The jobs to evict so that the waiter starts; none: it waits."""
+        """The jobs to evict so that the waiting job starts; none: it keeps waiting."""
 
 
 def freed_accelerators(victims: Iterable[Job]) -> dict[int, int]:
-    """Accelerators on each node that these hold."""
+    """Accelerators that these jobs hold, by node."""
     extra: dict[int, int] = {}
     for job in victims:
         for node, count in job.placement:
@@ -82,9 +82,9 @@ def freed_accelerators(victims: Iterable[Job]) -> dict[int, int]:
 
 
 def select_victims(context: PreemptionContext, order: Iterable[Job]) -> Sequence[Job]:
-    """The first of them that make room, as few as possible; none if there is no such set.
+    """The first jobs that make room, as few as possible; none if there is no such set.
 
-    A tenant gives while it borrows: only its last one may bring it below its quota.
+    A tenant gives up jobs while it borrows: only its last victim may bring it below its quota.
     """
     cluster, wanted = context.cluster, context.waiter.gpus
     single = wanted <= cluster.size
@@ -110,7 +110,7 @@ def select_victims(context: PreemptionContext, order: Iterable[Job]) -> Sequence
 
 
 def prune_victims(context: PreemptionContext, victims: Sequence[Job]) -> Sequence[Job]:
-    """Without those that need not go, the last of them first."""
+    """Drop the victims that are not needed, starting with the last."""
     needed = list(victims)
     extra = freed_accelerators(needed)
     for job in reversed(victims):

@@ -16,25 +16,25 @@ from typing import Any
 from headway.errors import SchedulerUpdateFailed, UsageError
 
 TRIES = 4
-FIRST_WAIT_S = 0.5  # doubled at each try
+FIRST_WAIT_S = 0.5  # doubled after each try
 LONGEST_WAIT_S = 30.0
 TIMEOUT_S = 20.0
 MERGE = "application/merge-patch+json"
 
 
 class Conflict(Exception):
-    """Somebody else has changed it meanwhile."""
+    """The object was changed by another client."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token is for one server, not for where that one points."""
+    """Do not send the token to another server."""
 
     def redirect_request(self, *args: Any) -> None:
         return None
 
 
 class Api:
-    """One server; `token` is asked for each request, as it may be replaced while we run."""
+    """A server; `token` is called for each request, because the token may be rotated."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Api:
         ).open
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """What is there; None where nothing is."""
+        """The object, or None if it does not exist."""
         return self._request("GET", path)
 
     def patch(self, path: str, change: dict[str, Any]) -> dict[str, Any] | None:
-        """Change these fields, and no other; null takes one away. None where nothing is."""
+        """Change these fields; null deletes one. None if the object does not exist."""
         return self._request("PATCH", path, json.dumps(change).encode())
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any] | None:
@@ -69,10 +69,10 @@ class Api:
                     return None
                 if error.code == 409:
                     raise Conflict from None
-                # A token that was replaced is read again; everything else of 4xx stays so.
+                # Read the token again after a 401; other 4xx responses are final.
                 if error.code < 500 and error.code != 429 and (error.code != 401 or attempt):
                     raise SchedulerUpdateFailed(
-                        f"{self.url} answered {error.code}: {reason}",
+                        f"{self.url} responded with {error.code}: {reason}",
                         code="api-refused",
                         status=status,
                         reason=reason,
@@ -86,7 +86,7 @@ class Api:
             if attempt + 1 < TRIES:
                 self._sleep(min(wait, LONGEST_WAIT_S))
         raise SchedulerUpdateFailed(
-            f"{self.url} did not take it in {TRIES} tries: {reason}",
+            f"{self.url} failed {TRIES} times: {reason}",
             code="api-not-reached",
             status=status,
             reason=reason,
@@ -103,12 +103,12 @@ class Api:
         with self._open(request, timeout=TIMEOUT_S) as response:
             document = json.loads(response.read())
         if not isinstance(document, dict):
-            raise ValueError("an answer that is no object")
+            raise ValueError("the response is not a JSON object")
         return document
 
 
 def _error_message(error: urllib.error.HTTPError) -> str:
-    """What the server says, in one line; Kubernetes tells it as a Status."""
+    """The server's message on one line; Kubernetes sends a Status object."""
     try:
         text = error.read(4096).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException):
@@ -121,7 +121,7 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 
 
 def _retry_after(text: str | None) -> float:
-    """Seconds of a Retry-After; a date in it is not waited for."""
+    """Seconds of a Retry-After header; dates are ignored."""
     return float(text) if text and text.isdecimal() else 0.0
 
 
@@ -135,40 +135,41 @@ def connect_api(
     env: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> Api:
-    """The API server that was named, or the one of the pod in which this runs."""
+    """Connect to the given API server, or to the one of this pod."""
     if url is None:
         host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise UsageError(
-                "this is no pod of Kubernetes; give the API server by --api URL, for example that "
-                "of `kubectl proxy`",
+                "not running in a Kubernetes pod; give the API server with --api URL, for example "
+                "that of `kubectl proxy`",
                 code="api-not-named",
             )
         url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not url.startswith(("http://", "https://")):
         raise UsageError(
-            f"--api is a URL that begins with http:// or https://, not {url!r}", code="url-invalid"
+            f"--api must be a URL with http:// or https://, not {url!r}", code="url-invalid"
         )
     token_file = Path(token) if token else account / "token"
     ca_file = Path(authority) if authority else account / "ca.crt"
     if token and not token_file.is_file():
         raise UsageError(
-            f"there is no token in {token_file}; check --token-file", code="token-file-not-found"
+            f"there is no token file {token_file}; check --token-file", code="token-file-not-found"
         )
     try:
         cafile = str(ca_file) if authority or ca_file.is_file() else None
         context = ssl.create_default_context(cafile=cafile)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(
-            f"{ca_file} has no certificate: {error}; check --ca-file", code="certificate-invalid"
+            f"cannot load a certificate from {ca_file}: {error}; check --ca-file",
+            code="certificate-invalid",
         ) from None
-    # The pod's own token is for the pod's own server, and never goes in the clear.
+    # Never send the service account's token without TLS.
     may_send_token = token is not None or url.startswith("https://")
     return Api(url, lambda: _read_secret(token_file) if may_send_token else None, context)
 
 
 def _read_secret(path: Path) -> str | None:
-    """As it is now: Kubernetes replaces it every hour or so."""
+    """Read the file each time: Kubernetes rotates the token about every hour."""
     try:
         return path.read_text().strip() or None
     except OSError:
@@ -176,5 +177,5 @@ def _read_secret(path: Path) -> str | None:
 
 
 def own_namespace(account: Path = SERVICE_ACCOUNT) -> str:
-    """That of the pod in which this runs, else `default`."""
+    """The namespace of this pod, else `default`."""
     return _read_secret(account / "namespace") or "default"

@@ -16,43 +16,45 @@ from headway.schedule.cost import from_cost_report
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """One run at one time. Without a price it is over, and nothing of it may stay behind."""
+    """The eviction cost of a run at one time; without a cost, the run is over."""
 
     run: str
-    host: str  # of its launcher: in a pod, the pod's name
-    job: str | None  # of the scheduler that its launcher saw
+    host: str  # of its launcher; in a pod, the name of the pod
+    job: str | None  # scheduler job of its launcher
     at: float  # seconds since the epoch
     price: EvictionCost | None
 
     @property
     def labels(self) -> dict[str, str]:
-        """By which its metrics are told apart."""
+        """Labels of the run's metrics."""
         return {"run": self.run, **({"scheduler_job": self.job} if self.job else {})}
 
 
 class Publisher(Protocol):
-    """Where a scheduler looks."""
+    """Writes eviction costs where a scheduler reads them."""
 
     def publish(self, costs: list[RunCost]) -> Iterable[str]:
-        """Make it so there; what was changed, a sentence each. SchedulerUpdateFailed if refused."""
+        """Publish these costs and return a line for each change.
+
+        Raises SchedulerUpdateFailed if the scheduler refuses.
+        """
 
 
 class PerJobPublisher(ABC):
-    """A place with a job or pod for each run: one that is refused holds up no other."""
+    """A publisher that updates one job or pod per run; a refused one does not block the others."""
 
     def __init__(self) -> None:
-        self._withdrawn: set[str] = set()  # of which nothing is left there
+        self._withdrawn: set[str] = set()  # keys whose values are withdrawn
 
     @abstractmethod
     def key(self, cost: RunCost) -> str | None:
         """The job or pod of a run; runs that share one are evicted together."""
 
     @abstractmethod
-    def publish_one(self, key: str | None, cost: RunCost) -> Iterator[str]:
-        """Make it so there."""
+    def publish_one(self, key: str | None, cost: RunCost) -> Iterator[str]: ...
 
     def publish(self, costs: list[RunCost]) -> Iterator[str]:
-        """All of them; then what was wrong with the first that was refused."""
+        """Publish all costs, then raise the first error."""
         refused: SchedulerUpdateFailed | None = None
         for key, cost in _merge_shared((self.key(cost), cost) for cost in costs):
             if cost.price is None and key in self._withdrawn:
@@ -73,7 +75,7 @@ class PerJobPublisher(ABC):
 def _merge_shared(
     costs: Iterable[tuple[str | None, RunCost]],
 ) -> Iterator[tuple[str | None, RunCost]]:
-    """Those that share a job or pod as one, which is over when all of them are."""
+    """Merge runs that share a job or pod; the merged run is over when all of them are."""
     groups: dict[str, list[RunCost]] = {}
     for key, cost in costs:
         if key is None:
@@ -98,25 +100,25 @@ def _sum_costs(costs: Sequence[EvictionCost]) -> EvictionCost:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """The run at a path, or those in the folder there."""
+    """The run at a path, or the runs in the folder at this path."""
     if not path.exists():
-        raise RunNotFound(f"there is no run at {path}; type `ls headway` to see your runs")
+        raise RunNotFound(f"there is no run at {path}; `ls headway` lists your runs")
     if (path / "journal").is_dir():
         return [path]
     if not path.is_dir():
-        raise NotARun(f"{path} is neither the folder of a run nor one with runs in it")
+        raise NotARun(f"{path} is neither a run folder nor a folder of runs")
     return sorted(journal.parent for journal in path.glob("*/journal") if journal.is_dir())
 
 
 def run_costs(
     path: Path, now: float, *, grace: float, repeat_penalty_s: float
 ) -> Iterator[RunCost]:
-    """Of all runs there that a launcher has written of."""
+    """The costs of all runs with a report of their launcher."""
     for run in find_runs(path):
         try:
             report = cost_report.read_cost_report(run, now)
         except UsageError:
-            continue  # it was removed meanwhile
+            continue  # the run was removed in the meantime
         if report is None:
             continue
         yield RunCost(
@@ -130,44 +132,44 @@ def run_costs(
         )
 
 
-PRIORITY_LEVELS = (
-    10  # between the limits: a priority that moves with every second makes queues flap
-)
+PRIORITY_LEVELS = 10  # few levels, so that priorities do not change with every second
 MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriorityAdjustment:
-    """From `least` for a run that loses nothing to `most` for one that loses `full` seconds."""
+    """Maps the loss per accelerator to a priority.
+
+    From `minimum` for no loss to `maximum` for a loss of `full_loss_s` seconds or more.
+    """
 
     minimum: int
     maximum: int
-    full_loss_s: float = 3600.0  # seconds of each accelerator
+    full_loss_s: float = 3600.0  # seconds per accelerator
 
     def __post_init__(self) -> None:
         if not -MAX_PRIORITY <= self.minimum < self.maximum <= MAX_PRIORITY:
             raise UsageError(
-                f"a nudge goes from --nudge-min up to --nudge-max, and {self.minimum} to "
-                f"{self.maximum} does not",
+                f"--nudge-min must be below --nudge-max, and both within ±{MAX_PRIORITY}, "
+                f"not {self.minimum} and {self.maximum}",
                 code="value-out-of-range",
                 option="--nudge-max",
             )
         if not self.full_loss_s > 0:
             raise UsageError(
-                f"--nudge-full is above 0 s, not {self.full_loss_s:g}",
+                f"--nudge-full must be above 0 s, not {self.full_loss_s:g}",
                 code="value-out-of-range",
                 option="--nudge-full",
             )
 
     def priority(self, cost: EvictionCost) -> int:
-        """By what is lost for each accelerator that would be freed."""
         per_accelerator = cost.lost / max(cost.accelerators, 1)
         level = round(min(per_accelerator / self.full_loss_s, 1.0) * PRIORITY_LEVELS)
         return self.minimum + round((self.maximum - self.minimum) * level / PRIORITY_LEVELS)
 
 
 class PublishLoop:
-    """Tells one place of the runs at one path. Values that it has left behind are taken back."""
+    """Publishes the costs of the runs at a path, and withdraws them at the end."""
 
     def __init__(
         self,
@@ -187,14 +189,14 @@ class PublishLoop:
         self._last_error = ""
 
     def publish_once(self) -> bool:
-        """Tell it as it is now; whether there may be more to tell, or SchedulerUpdateFailed."""
+        """Publish the current costs; whether there may be more to publish."""
         costs = list(
             run_costs(
                 self.path, self.clock(), grace=self.grace, repeat_penalty_s=self.repeat_penalty_s
             )
         )
         names = {cost.run for cost in costs}
-        # A folder that was removed: its run is over.
+        # The run of a removed folder is over.
         costs += [
             replace(old, price=None) for run, old in self._published.items() if run not in names
         ]
@@ -206,9 +208,9 @@ class PublishLoop:
         return not self._single or not costs or any(cost.price is not None for cost in costs)
 
     def run(self, interval: float, wait: Callable[[float], bool]) -> None:
-        """Until the run is over, or `wait` says that it was stopped; then take back what is told.
+        """Publish until the run is over or `wait` reports a stop; then withdraw the costs.
 
-        What the scheduler refuses is said once, and tried again: it may be back.
+        A refusal by the scheduler is logged once and retried.
         """
         while self._try():
             if wait(interval):
@@ -220,7 +222,7 @@ class PublishLoop:
             more = self.publish_once()
         except SchedulerUpdateFailed as error:
             if str(error) != self._last_error:
-                self.log(with_code(f"headway: {error}; tried again", code=error.code))
+                self.log(with_code(f"headway: {error}; retrying", code=error.code))
             self._last_error = str(error)
             return True
         self._last_error = ""
@@ -232,5 +234,5 @@ class PublishLoop:
             for line in self.publisher.publish(withdrawn):
                 self.log(f"headway: {line}")
         except SchedulerUpdateFailed as error:
-            text = f"headway: the last price stays behind: {error}"
+            text = f"headway: cannot withdraw the last eviction cost: {error}"
             self.log(with_code(text, code="price-not-withdrawn"))

@@ -26,7 +26,7 @@ Labels = dict[str, str]
 
 
 class MetricFamily(NamedTuple):
-    """A metric with its samples, in the shape of headway.export.openmetrics."""
+    """A metric with its samples, with the fields of headway.export.openmetrics."""
 
     name: str
     help: str
@@ -35,18 +35,18 @@ class MetricFamily(NamedTuple):
 
 
 def metric_families(costs: Iterable[tuple[Mapping[str, str], EvictionCost]]) -> list[MetricFamily]:
-    """Each price with the labels that its samples have."""
+    """Metrics of costs with their labels."""
     labeled = [(dict(labels), cost) for labels, cost in costs]
     return [
         MetricFamily(
             "headway_eviction_cost_accelerator_seconds",
-            "Accelerator time that is lost if the run is evicted now.",
+            "Accelerator time lost if the run is evicted now.",
             tuple((labels, cost.lost) for labels, cost in labeled),
             "seconds",
         ),
         MetricFamily(
             "headway_unsaved_seconds",
-            "Since the newest durable checkpoint, or since the attempt began.",
+            "Time since the newest durable checkpoint, or since the attempt began.",
             tuple((labels, cost.unsaved) for labels, cost in labeled),
             "seconds",
         ),
@@ -62,7 +62,7 @@ TEXTFILE = ".prom"
 
 
 class FilePublisher:
-    """All runs in one file, which is replaced as a whole; `page` writes it for Prometheus."""
+    """Writes all runs to one file, replaced atomically; `format_metrics` formats a .prom file."""
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class FilePublisher:
         self.path, self.format_metrics, self.dry_run = path, format_metrics, dry_run
 
     def publish(self, costs: list[RunCost]) -> list[str]:
-        """Write what there is now: a run that is over has no price in it."""
         active = [cost for cost in costs if cost.price is not None]
         text = self.format_metrics(active) if self.path.suffix == TEXTFILE else _to_json(costs)
         if self.dry_run:
@@ -102,26 +101,24 @@ _RAY_JOB = re.compile(r"[\w.-]{1,200}")
 
 
 class RayPublisher:
-    """One run, and the job of Ray that it is."""
+    """Publishes one run with the name of its Ray job."""
 
     def __init__(self, api: Api, job: str, file: FilePublisher) -> None:
         if not _RAY_JOB.fullmatch(job):
-            raise UsageError(
-                f"{job!r} is no job of Ray; give what `ray job list` shows", code="job-id-invalid"
-            )
+            raise UsageError(f"{job!r} is not a Ray job; see `ray job list`", code="job-id-invalid")
         self.api, self.job, self.file = api, job, file
 
     def publish(self, costs: list[RunCost]) -> Iterable[str]:
-        """With the job's name; without a price where Ray says that it has ended."""
+        """Write the cost, or none once Ray reports the job as finished."""
         if len({cost.run for cost in costs}) > 1:
             raise UsageError(
-                "--to ray is for one run; name it instead of the folder of several",
+                "--to ray publishes one run; give its folder instead of a folder of several runs",
                 code="several-runs",
             )
         job_info = self.api.get(f"/api/jobs/{self.job}")
         if job_info is None and any(cost.price is not None for cost in costs):
             raise SchedulerUpdateFailed(
-                f"Ray knows no job {self.job}; give another one by --job",
+                f"Ray has no job {self.job}; give another one with --job",
                 code="job-not-found",
                 job=self.job,
             )

@@ -25,18 +25,18 @@ KINDS = {
     "rayjob": ("/apis/ray.io/v1", "rayjobs"),
 }
 KUEUE = "/apis/kueue.x-k8s.io"
-OWNER = "kueue.x-k8s.io/job-uid"  # a label of each Workload
+OWNER = "kueue.x-k8s.io/job-uid"  # label of each Workload
 BOOST = "kueue.x-k8s.io/priority-boost"
 COST, UNSAVED = "headway/eviction-cost-accelerator-seconds", "headway/unsaved-seconds"
 HELD, AT = "headway/accelerators", "headway/eviction-cost-at"
-OURS = "headway/priority-boost"  # the boost that we have set: another one is not ours to change
+OURS = "headway/priority-boost"  # the boost set by Headway; other values are not changed
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 Annotations = dict[str, str | None]
 
 
 class KubernetesPublisher(PerJobPublisher):
-    """By the API server. Without `kind` and `name` the pod is meant in which the launcher runs."""
+    """Updates objects through the API server; without `target`, the pod of the launcher."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class KubernetesPublisher(PerJobPublisher):
         self.kind, _, self.name = (target or "pod/").partition("/")
         if self.kind not in KINDS or (target and not self.name):
             raise UsageError(
-                f"--object is KIND/NAME with a kind of {', '.join(KINDS)}, not {target!r}",
+                f"--object must be KIND/NAME with one of the kinds {', '.join(KINDS)}, "
+                f"not {target!r}",
                 code="kubernetes-object-invalid",
             )
         self.namespace, self.workload = namespace, workload
@@ -61,16 +62,17 @@ class KubernetesPublisher(PerJobPublisher):
             _check_name(name)
 
     def key(self, cost: RunCost) -> str | None:
-        """The name that was given, or that of the pod in which the launcher runs."""
+        """The given name, or the pod of the launcher."""
         return self.name or cost.host.lower()
 
     def publish_one(self, name: str | None, cost: RunCost) -> Iterator[str]:
-        """The annotations of its pod or job, and the boost where there are limits for one."""
+        """Set the annotations, and the boost if limits are given."""
         if name is None or not _NAME.fullmatch(name):
             if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
-                f"{name!r} of the run {cost.run} is no pod; give it by --object KIND/NAME",
+                f"{name!r} of the run {cost.run} is not a pod; give the object with "
+                "--object KIND/NAME",
                 code="run-not-in-pod",
             )
         base, plural = KINDS[self.kind]
@@ -83,10 +85,10 @@ class KubernetesPublisher(PerJobPublisher):
         result = self._change(path, annotations)
         if result is None:
             if cost.price is None:
-                return  # gone, and its annotations with it
+                return  # the object and its annotations are gone
             raise SchedulerUpdateFailed(
                 f"there is no {self.kind} {name} in the namespace {self.namespace}; "
-                "give it by --object KIND/NAME",
+                "give the object with --object KIND/NAME",
                 code="kubernetes-object-not-found",
                 name=name,
             )
@@ -98,7 +100,7 @@ class KubernetesPublisher(PerJobPublisher):
     def _change(
         self, path: str, annotations: Mapping[str, str | None]
     ) -> tuple[dict[str, Any], Annotations] | None:
-        """The thing as it was found, and what was changed of it; None where there is none."""
+        """The object before the change, and the changed annotations; None if it does not exist."""
         for _ in range(TRIES):
             resource = self.api.get(path)
             if resource is None:
@@ -112,7 +114,8 @@ class KubernetesPublisher(PerJobPublisher):
                 continue
             return resource, change
         raise SchedulerUpdateFailed(
-            f"{path} was changed by others at each of {TRIES} tries", code="kubernetes-conflict"
+            f"{path} was changed by other clients in each of {TRIES} tries",
+            code="kubernetes-conflict",
         )
 
     def _boost(
@@ -123,8 +126,8 @@ class KubernetesPublisher(PerJobPublisher):
             if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
-                f"Kueue has no Workload of this {self.kind}; give it by --workload NAME, or leave "
-                "the limits of the nudge away",
+                f"Kueue has no Workload for this {self.kind}; give it with --workload NAME, or "
+                "omit --nudge-max",
                 code="workload-not-found",
             )
         workload = self.api.get(path)
@@ -139,7 +142,7 @@ class KubernetesPublisher(PerJobPublisher):
         if current.get(BOOST) != current.get(OURS):
             raise SchedulerUpdateFailed(
                 f"the Workload {path.rpartition('/')[2]} has a boost of "
-                f"{current.get(BOOST, 'nothing')} that somebody else has set; only one can",
+                f"{current.get(BOOST, 'nothing')}, set by another client; not changed",
                 code="workload-boosted-by-other",
             )
         boost = adjustment.priority(cost.price) if cost.price is not None else 0
@@ -149,11 +152,11 @@ class KubernetesPublisher(PerJobPublisher):
             yield f"workload {path.rpartition('/')[2]}: {_describe_change(result[1])}"
 
     def _workload(self, owner: dict[str, Any]) -> str | None:
-        """By its name, or as the one that was made for this pod or job."""
+        """The path of the given Workload, or of the one owned by this pod or job."""
         group = self.api.get(KUEUE)
         if group is None:
             raise SchedulerUpdateFailed(
-                "there is no Kueue in this cluster; leave the limits of the nudge away",
+                "there is no Kueue in this cluster; omit --nudge-max",
                 code="kueue-not-found",
             )
         version = group["preferredVersion"]["version"]
@@ -196,7 +199,7 @@ def _describe_change(change: Mapping[str, str | None]) -> str:
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name in Kubernetes: small letters, digits, - and .",
+            f"{name!r} is not a valid Kubernetes name: use lower-case letters, digits, - and .",
             code="kubernetes-name-invalid",
         )
     return name

@@ -18,11 +18,11 @@ _FIELD = r"(?:^|\s){}=(.*?)(?=\s[A-Z][\w/:]*=|$)"
 _JOB = re.compile(r"\d+(?:[_+]\d+)?")
 TIMEOUT_S = 30.0
 UNKNOWN_JOB = "Invalid job id specified"
-ACTIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "")  # the last: it is not told
+ACTIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "")  # "": no state in the output
 
 
 class SlurmPublisher(PerJobPublisher):
-    """Through scontrol, which asks slurmctld as the user that it is run by."""
+    """Updates jobs with scontrol, with the rights of the current user."""
 
     def __init__(
         self,
@@ -33,39 +33,39 @@ class SlurmPublisher(PerJobPublisher):
     ) -> None:
         if job is not None and not _JOB.fullmatch(job):
             raise UsageError(
-                f"{job!r} is no job of Slurm; give its number, as squeue shows it",
+                f"{job!r} is not a Slurm job; give its number, as shown by squeue",
                 code="job-id-invalid",
             )
         super().__init__()
         self.job, self.adjustment, self.dry_run = job, adjustment, dry_run
 
     def key(self, cost: RunCost) -> str | None:
-        """The job that was named, or the one that the run's launcher saw."""
+        """The given job, or the job in which the launcher runs."""
         job = self.job or cost.job
         return job if job is not None and _JOB.fullmatch(job) else None
 
     def publish_one(self, job: str | None, cost: RunCost) -> Iterator[str]:
-        """Its comment, and its nice value where there are limits for it."""
+        """Set the comment, and the nice value if limits are given."""
         if job is None:
             if cost.price is None:
                 return
             raise SchedulerUpdateFailed(
-                f"the run {cost.run} is in no job of Slurm; give it by --job ID",
+                f"the run {cost.run} is not in a Slurm job; give the job with --job ID",
                 code="run-not-in-job",
                 run=cost.run,
             )
         result = _call(["scontrol", "show", "job", "-o", job])
         if result.returncode and UNKNOWN_JOB in result.stderr:
             if cost.price is None:
-                return  # gone, and its comment with it
+                return  # the job and its comment are gone
             raise SchedulerUpdateFailed(
-                f"Slurm knows no job {job}; give another one by --job",
+                f"Slurm has no job {job}; give another one with --job",
                 code="job-not-found",
                 job=job,
             )
         _check(result, job)
         if cost.price is None and _field(result.stdout, "JobState") not in ACTIVE_STATES:
-            return  # Slurm forgets it soon, and takes no change until then
+            return  # Slurm accepts no changes of finished jobs
         words = self._change(result.stdout.strip(), cost)
         command = ["scontrol", "update", f"JobId={job}", *words]
         if words and self.dry_run:
@@ -104,12 +104,12 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
     except FileNotFoundError:
         raise UsageError(
-            "there is no scontrol here; run this where Slurm's commands are installed",
+            "scontrol not found; run this on a machine with the commands of Slurm",
             code="slurm-not-installed",
         ) from None
     except subprocess.TimeoutExpired:
         raise SchedulerUpdateFailed(
-            f"Slurm did not answer in {TIMEOUT_S:.0f} s", code="slurm-timeout"
+            f"Slurm did not respond within {TIMEOUT_S:.0f} s", code="slurm-timeout"
         ) from None
 
 
@@ -120,5 +120,8 @@ def _check(result: subprocess.CompletedProcess[str], job: str) -> None:
         ]
         reason = output[-1].removeprefix("slurm_update error: ")
         raise SchedulerUpdateFailed(
-            f"Slurm refused job {job}: {reason}", code="slurm-refused", job=job, reason=reason
+            f"Slurm refused to update job {job}: {reason}",
+            code="slurm-refused",
+            job=job,
+            reason=reason,
         )

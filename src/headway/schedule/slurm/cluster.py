@@ -23,19 +23,19 @@ JOBS_COMMAND = ("squeue", "--all", "--json")
 STEPS_COMMAND = ("squeue", "--all", "--steps", "--noheader", "--format=%i")
 NODES_COMMAND = ("scontrol", "--all", "--oneliner", "show", "node")
 QOS_COMMAND = ("sacctmgr", "-nP", "show", "qos", "format=Name,Preempt,PreemptExemptTime")
-# A node with anything else beside these takes no jobs: DRAIN, DOWN, RESERVED, NOT_RESPONDING, ...
+# A node with any other flag accepts no jobs: DRAIN, DOWN, RESERVED, NOT_RESPONDING, ...
 USABLE_STATES = frozenset(
     {"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"}
 )
-# Slurm looks at limits before it looks for room, but only at the first job in line: of those with
-# the reason Priority nobody knows yet whether their quota would let them start.
+# Slurm checks limits before resources, but only for the first job in line: for jobs with the reason
+# Priority it is not known yet whether their limits would let them start.
 WAITS_FOR_RESOURCES = "Resources"
 _FIELD = re.compile(r"(?:^|\s)(NodeName|State|Partitions|CfgTRES|AllocTRES)=(\S*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """A job that waits or runs; times are seconds since the epoch."""
+    """A waiting or running job; times are seconds since the epoch."""
 
     number: int
     state: str
@@ -47,18 +47,18 @@ class SlurmJob:
     submit: float
     start: float
     nodes: int
-    gpus: int  # in all
+    gpus: int  # in total
     cpus: int
     placement: tuple[tuple[str, int], ...]  # nodes, and accelerators on each
     restarts: int
-    requeues: bool  # a batch job that may be started again
+    requeues: bool  # a batch job that can be requeued
     comment: str
-    folder: str  # it was submitted in
+    folder: str  # working directory at submission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """What is free on a node that is up."""
+    """Free resources of a node that is up."""
 
     name: str
     partitions: tuple[str, ...]
@@ -68,7 +68,7 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """Whom its jobs may evict, and how long slurmctld leaves its own alone."""
+    """The QOS that its jobs may evict, and how long slurmctld exempts its own jobs."""
 
     preempts: tuple[str, ...]
     exempt: str
@@ -76,23 +76,23 @@ class Qos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """One look at the cluster."""
+    """A snapshot of the cluster."""
 
     jobs: tuple[SlurmJob, ...]
     nodes: tuple[SlurmNode, ...]
     qos: Mapping[str, Qos]
-    jobs_with_steps: frozenset[int]  # jobs with steps of srun, beside the batch script
+    jobs_with_steps: frozenset[int]  # jobs with srun steps in addition to the batch script
 
     def job(self, number: int) -> SlurmJob | None:
-        """One that waits or runs."""
+        """The waiting or running job with this number."""
         return next((job for job in self.jobs if job.number == number), None)
 
     def running(self) -> list[SlurmJob]:
-        """Those that hold accelerators."""
+        """Running jobs with accelerators."""
         return [job for job in self.jobs if job.state == "RUNNING" and job.gpus]
 
     def waiting(self) -> list[SlurmJob]:
-        """Those that only lack room, the first one first."""
+        """Jobs that wait for resources only, highest priority first."""
         waiting = [
             job for job in self.jobs if job.state == "PENDING" and job.reason == WAITS_FOR_RESOURCES
         ]
@@ -100,7 +100,6 @@ class ClusterState:
 
 
 def read_cluster(run: RunCommand) -> ClusterState:
-    """Ask Slurm."""
     steps = (line.partition(".") for line in run(*STEPS_COMMAND).split())
     return ClusterState(
         jobs=parse_jobs(run(*JOBS_COMMAND)),
@@ -111,18 +110,18 @@ def read_cluster(run: RunCommand) -> ClusterState:
 
 
 def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
-    """From `squeue --json`."""
+    """Parse `squeue --json`."""
     try:
         return tuple(map(_parse_job, json.loads(text)["jobs"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"`{' '.join(JOBS_COMMAND)}` gave no list of jobs: {error!r}",
+            f"`{' '.join(JOBS_COMMAND)}` did not print a list of jobs: {error!r}",
             code="slurm-answer-invalid",
         ) from None
 
 
 def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
-    """From `scontrol --oneliner show node`, without those that take no jobs."""
+    """Parse `scontrol --oneliner show node`, without nodes that accept no jobs."""
     nodes = []
     for line in text.splitlines():
         fields = dict(_FIELD.findall(line))
@@ -144,7 +143,7 @@ def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
 
 
 def parse_qos(text: str) -> dict[str, Qos]:
-    """From `sacctmgr -nP show qos`, by name."""
+    """Parse `sacctmgr -nP show qos`, by name."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     return {
         name: Qos(preempts=tuple(filter(None, preempts.split(","))), exempt=exempt)
@@ -196,23 +195,23 @@ PROGRAMS = ("squeue", "scontrol", "sacctmgr", "scancel")
 
 
 ADMIN_LEVELS = ("Administrator", "Operator")
-MAX_NAMES = 20  # names in a sentence
+MAX_NAMES = 20  # in an error message
 
 
 def check_programs(path: str | None = None) -> None:
-    """One sentence where there is no Slurm."""
+    """Raise UsageError if programs of Slurm are missing."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
         raise UsageError(
-            f"there is no {', '.join(missing)} here; run this where slurmctld runs, "
-            "with Slurm's programs on PATH",
+            f"{', '.join(missing)} not found; run this on the host of slurmctld, "
+            "with the programs of Slurm in PATH",
             code="slurm-not-installed",
             programs=missing,
         )
 
 
 def check_rights(run: RunCommand, config: str, user: str | None = None) -> None:
-    """One sentence where this user may not requeue the jobs of others."""
+    """Raise UsageError if this user may not requeue jobs of other users."""
     name = user or getpass.getuser()
     match = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", config, re.MULTILINE)
     if (user is None and os.geteuid() == 0) or (match is not None and match[1] == name):
@@ -220,7 +219,7 @@ def check_rights(run: RunCommand, config: str, user: str | None = None) -> None:
     level = run("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
     if level not in ADMIN_LEVELS:
         raise UsageError(
-            f"{name} may not requeue the jobs of others; run this as root or SlurmUser, or type: "
+            f"{name} may not requeue jobs of other users; run this as root or SlurmUser, or run: "
             f"sacctmgr modify user {name} set AdminLevel=Operator",
             code="slurm-no-rights",
             user=name,
@@ -228,12 +227,12 @@ def check_rights(run: RunCommand, config: str, user: str | None = None) -> None:
 
 
 def check_accounts(run: RunCommand, names: Iterable[str]) -> None:
-    """One sentence where a quota is given to nobody: the account that is meant would have none."""
+    """Raise UsageError for a quota of an unknown account."""
     known = run("sacctmgr", "-nP", "show", "account", "format=Account").split()
     for name in names:
         if name not in known:
             raise UsageError(
-                f"--quota has {name!r}, which is no account; there are {_join_names(known)}",
+                f"--quota has an unknown account {name!r}; accounts are {_join_names(known)}",
                 code="account-unknown",
                 account=name,
             )
@@ -248,7 +247,7 @@ NOT_EXEMPT = ("", "00:00:00", "-1")
 
 
 def exemption_warnings(run: RunCommand, config: str) -> Iterator[str]:
-    """A line for each QOS whose jobs slurmctld takes without asking anybody."""
+    """A warning for each QOS whose jobs slurmctld evicts itself."""
     settings = dict(re.findall(r"^(\w+)\s*=\s*(\S*)", config, re.MULTILINE))
     if (
         settings.get("PreemptType") != "preempt/qos"
@@ -259,7 +258,7 @@ def exemption_warnings(run: RunCommand, config: str) -> Iterator[str]:
     for name in sorted({name for qos in qos_by_name.values() for name in qos.preempts}):
         if name in qos_by_name and qos_by_name[name].exempt in NOT_EXEMPT:
             yield with_code(
-                f"slurmctld evicts jobs of the QOS {name} itself, at once; type: "
+                f"slurmctld evicts jobs of the QOS {name} itself, without waiting for a save; run: "
                 f"sacctmgr modify qos {name} set PreemptExemptTime=7-00:00:00",
                 code="qos-not-exempt",
             )

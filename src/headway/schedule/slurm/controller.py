@@ -25,19 +25,19 @@ from headway.schedule.slurm.victims import RunStatus, VictimChoice, candidates, 
 from headway.slurm import RunCommand
 from headway.units import NS
 
-LAUNCHER_JOURNALS = "journal/launcher-*.jsonl"  # their first line is the head: docs/journal.md
+LAUNCHER_JOURNALS = "journal/launcher-*.jsonl"  # the first line is the header: docs/journal.md
 _COMMENT = re.compile(r"(?:^|[\s;,])headway=([^\s;,]+)")
 
 
 class RunIndex:
-    """Finds the runs of jobs, and keeps what it has found."""
+    """Finds the runs of jobs and caches their folders."""
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders = tuple(folders)
         self._known: dict[int, Path] = {}
 
     def folder(self, job: SlurmJob) -> Path | None:
-        """Of the run that the job is."""
+        """The folder of a job's run, or None."""
         folder = self._known.get(job.number)
         if folder is None:
             folder = next(
@@ -48,7 +48,7 @@ class RunIndex:
         return folder
 
     def status(self, job: SlurmJob) -> RunStatus | None:
-        """What its run says; None: it has none that can be read."""
+        """The status of a job's run; None without a readable run."""
         folder = self.folder(job)
         return None if folder is None else read_run_status(folder)
 
@@ -62,7 +62,6 @@ class RunIndex:
 
 
 def read_run_status(folder: Path) -> RunStatus | None:
-    """What a run says of itself by now."""
     try:
         ledger = load(folder).ledger
     except (HeadwayError, OSError):
@@ -92,19 +91,19 @@ def _belongs_to_job(folder: Path, number: int) -> bool:
 
 
 def _scheduler_job(path: Path) -> str:
-    if not path.is_file():  # opening a pipe would wait for its writer
+    if not path.is_file():  # opening a pipe would block
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError), path.open("rb") as file:
         return str(json.loads(file.readline(1 << 16)).get("scheduler_job", ""))
     return ""
 
 
-POLL_S = 1.0  # while somebody is asked to save
+POLL_S = 1.0  # while evictions are active
 
 
 @dataclass(slots=True, kw_only=True)
 class PreemptionController:
-    """The watch over one cluster."""
+    """Watches one cluster and evicts jobs."""
 
     run_command: RunCommand
     log: Callable[[str], None]
@@ -112,17 +111,19 @@ class PreemptionController:
     runs: RunIndex
     grace: float
     quotas: Mapping[str, int] = field(default_factory=dict)
-    only_qos: frozenset[str] = frozenset()  # preempting QOS; none: all that preempt
+    only_qos: frozenset[str] = frozenset()  # QOS of waiting jobs; empty: all that preempt
     dry_run: bool = False
     clock: Callable[[], float] = time.time
     evictions: list[Eviction] = field(default_factory=list)
-    _unsatisfied: set[int] = field(default_factory=set)  # waiters that an eviction did not start
+    _unsatisfied: set[int] = field(
+        default_factory=set
+    )  # waiting jobs that an eviction did not start
     _reported: dict[int, str] = field(default_factory=dict)
 
     def loop(self, interval: float, *, once: bool, stopped: Callable[[float], bool]) -> None:
-        """One look after the other; evictions that were begun are seen through at the end.
+        """Poll the cluster; at the end, complete the evictions that have begun.
 
-        `stopped` waits so many seconds, and says whether it is time to end.
+        `stopped` waits so many seconds and returns whether to stop.
         """
         self.poll()
         ending = once
@@ -130,11 +131,11 @@ class PreemptionController:
             ending = stopped(min(POLL_S, interval) if self.evictions else interval) or ending
             try:
                 self.poll(new=not ending)
-            except SlurmRefused as error:  # slurmctld may be starting again
+            except SlurmRefused as error:  # slurmctld may be restarting
                 self.log(with_code(str(error), code=error.code))
 
     def poll(self, *, new: bool = True) -> None:
-        """Once: go on with what is under way, and see who waits."""
+        """Advance active evictions and, if `new`, begin others."""
         state = read_cluster(self.run_command)
         self._check_qos(state)
         for eviction in self.evictions:
@@ -145,7 +146,7 @@ class PreemptionController:
             self.evictions.remove(eviction)
             if eviction.reserved(state):
                 self._unsatisfied.add(eviction.waiter.number)
-                text = f"job {eviction.waiter.number} still waits; nobody else is evicted for it"
+                text = f"job {eviction.waiter.number}: still waiting; no more evictions for it"
                 self.log(with_code(text, code="eviction-in-vain"))
         for waiter in self._waiters(state) if new else ():
             self._serve(waiter, state)
@@ -154,11 +155,11 @@ class PreemptionController:
         for name in sorted(self.only_qos - state.qos.keys()):
             known = ", ".join(state.qos)
             raise UsageError(
-                f"there is no QOS {name!r}; there are {known}", code="qos-unknown", qos=name
+                f"there is no QOS {name!r}; use one of {known}", code="qos-unknown", qos=name
             )
 
     def _waiters(self, state: ClusterState) -> list[SlurmJob]:
-        """Preempting ones that are first in line in their partition, and not served yet."""
+        """Waiting jobs that may preempt and have no eviction yet."""
         served = {eviction.waiter.number for eviction in self.evictions} | self._unsatisfied
         return [
             job
@@ -190,14 +191,14 @@ class PreemptionController:
         if not choice.victims:
             if self._reported.get(waiter.number) != choice.reason:
                 self._reported[waiter.number] = choice.reason
-                self.log(f"job {waiter.number} ({waiter.qos}) waits: {choice.reason}")
+                self.log(f"job {waiter.number} ({waiter.qos}): no eviction: {choice.reason}")
             return
         self._evict(waiter, choice, state, statuses)
 
     def _statuses(
         self, waiter: SlurmJob, state: ClusterState, victims: set[int]
     ) -> dict[int, RunStatus | None]:
-        """What each candidate's run says; a save counts only where a signal reaches it."""
+        """The status of each candidate; its save time counts only if it responds to the signal."""
         statuses: dict[int, RunStatus | None] = {}
         for job in candidates(waiter, state):
             if job.number in victims:
@@ -225,8 +226,8 @@ class PreemptionController:
         statuses: Mapping[int, RunStatus | None],
     ) -> None:
         names = ", ".join(_describe_victim(job, statuses[job.number]) for job in choice.victims)
-        would = "would evict" if self.dry_run else "evicts"
-        self.log(f"job {waiter.number} ({waiter.qos}, {waiter.gpus} GPU) {would} {names}")
+        action = "would evict" if self.dry_run else "evicting"
+        self.log(f"job {waiter.number} ({waiter.qos}, {waiter.gpus} GPU): {action} {names}")
         if self.dry_run:
             return
         notice = self.policy.notice
@@ -250,7 +251,7 @@ def _can_save(status: RunStatus | None) -> bool:
 
 def _describe_victim(job: SlurmJob, status: RunStatus | None) -> str:
     if status is None:
-        return f"job {job.number} (tells nothing)"
-    save = "no save at a signal" if status.save is None else f"a save takes {status.save:.1f} s"
+        return f"job {job.number} (no eviction cost reported)"
+    save = "cannot save on a signal" if status.save is None else f"a save takes {status.save:.1f} s"
     words = f"{status.unsaved:.1f} s unsaved, {save}, {status.recover:.1f} s to recover"
     return f"job {job.number} ({words})"

@@ -14,15 +14,13 @@ from headway.slurm import RunCommand
 ReadStatus = Callable[[SlurmJob], RunStatus | None]
 Log = Callable[[str], None]
 SIGNAL = "USR1"  # see headway.checkpoint.preemption
-GIVE_UP_S = 300.0  # after the grace; slurmctld forgets ended jobs (MinJobAge)
+GIVE_UP_S = 300.0  # after the grace period; slurmctld purges ended jobs (MinJobAge)
 FINAL_STATE_COMMAND = ("squeue", "--states=all", "--noheader", "--format=%T", "--jobs")
-STATES_AFTER_SIGNAL = (
-    "COMPLETED",
-    "FAILED",
-)  # a training that heeds the signal ends so, or one that dies of it
-SETTLE_S = 120.0  # after the grace, for victims to be gone and the waiter to start
-# A shell that waits for its command dies of the signal, and the command with it. `exec 2>&1` is
-# no command, and `trap '' USR1` passes nothing on.
+# Of a job that handled the signal, or was killed by it.
+STATES_AFTER_SIGNAL = ("COMPLETED", "FAILED")
+SETTLE_S = 120.0  # after the grace period, for victims to end and the waiting job to start
+# The signal kills a shell that waits for its command, and with it the job. `exec 2>&1` starts
+# no command, and `trap '' USR1` ignores the signal.
 _FORWARDS_SIGNAL = re.compile(
     r"""^\s*exec\s+[^\s<>&\d]|\btrap\s+(?!''|""|-)\S.*\b(?:SIG)?USR1\b""", re.MULTILINE
 )
@@ -30,17 +28,17 @@ _FORWARDS_SIGNAL = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class Victim:
-    """A job that goes."""
+    """A job to evict."""
 
     job: SlurmJob
-    signaled: bool  # it can save first
+    signaled: bool  # it can save, and is asked to
     done: bool = False
-    reason: str = ""  # it need not wait any longer
+    reason: str = ""  # why it can be requeued now
 
 
 @dataclass(slots=True, kw_only=True)
 class Eviction:
-    """The victims of one waiter; times are seconds since the epoch."""
+    """The victims of one waiting job; times are seconds since the epoch."""
 
     waiter: SlurmJob
     victims: list[Victim]
@@ -50,17 +48,16 @@ class Eviction:
     logged: set[str] = field(default_factory=set)
 
     def over(self, now: float, state: ClusterState) -> bool:
-        """Whether all of them are back in the queue, and the waiter has what they left."""
+        """Whether all victims are requeued, and the waiting job has started or had time to."""
         if not all(victim.done for victim in self.victims):
             return False
         return not _is_waiting(self.waiter, state) or now - self.at > self.grace + SETTLE_S
 
     def numbers(self) -> set[int]:
-        """Of the victims."""
         return {victim.job.number for victim in self.victims}
 
     def reserved(self, state: ClusterState) -> dict[str, int]:
-        """What the waiter will use of what is free by now, on each node."""
+        """Free accelerators that the waiting job will use, by node."""
         if not _is_waiting(self.waiter, state):
             return {}
         wanted = dict(self.placement)
@@ -71,7 +68,7 @@ class Eviction:
         return {name: count for name, count in wanted.items() if count > 0}
 
     def begin(self, run: RunCommand, log: Log, jobs_with_steps: frozenset[int]) -> None:
-        """Ask those for a save that can give one."""
+        """Signal the victims that can save."""
         for victim in self.victims:
             if not victim.signaled:
                 continue
@@ -79,14 +76,15 @@ class Eviction:
             target = () if victim.job.number in jobs_with_steps else ("--batch",)
             try:
                 run("scancel", f"--signal={SIGNAL}", *target, number)
-                log(f"job {number} is asked to save, for job {self.waiter.number}")
+                log(f"job {number}: signaled to save, for job {self.waiter.number}")
             except SlurmRefused as error:  # it may just have ended
-                log(with_code(f"job {number} could not be asked: {error}", code="job-not-asked"))
+                text = f"job {number}: could not be signaled: {error}"
+                log(with_code(text, code="job-not-asked"))
 
     def advance(
         self, now: float, state: ClusterState, read: ReadStatus, run: RunCommand, log: Log
     ) -> None:
-        """Those that have saved, or had their time, go; those that cannot save go last."""
+        """Requeue victims that have saved or used up the grace period, then the others."""
         waiting = [victim for victim in self.victims if victim.signaled and not victim.done]
         for victim in waiting:
             victim.reason = victim.reason or self._ready(victim, now, state, read)
@@ -99,7 +97,7 @@ class Eviction:
     def _ready(self, victim: Victim, now: float, state: ClusterState, read: ReadStatus) -> str:
         job = state.job(victim.job.number)
         if job is None or job.state not in ("RUNNING", "COMPLETING"):
-            return "has left"
+            return "has ended"
         status = read(victim.job)
         if status is not None and status.saved_at is not None and status.saved_at >= self.at:
             return "has saved"
@@ -121,17 +119,17 @@ class Eviction:
             return
         try:
             if _ended_by_itself(victim, job, read, run):
-                log(f"job {number} has come to its end meanwhile")
+                log(f"job {number}: ended by itself, not requeued")
                 victim.done = True
                 return
             run("scontrol", "requeue", number)
-        except SlurmRefused as error:  # while it is completing; asked again at the next look
+        except SlurmRefused as error:  # while it is completing; retried at the next poll
             victim.done = now - self.at > self.grace + GIVE_UP_S
-            text = f"job {number} could not be requeued: {error}"
+            text = f"job {number}: could not be requeued: {error}"
             self._log_once(log, with_code(text, code="job-not-requeued"))
             return
         victim.done = True
-        log(f"job {number} {victim.reason or 'cannot save at a signal'}, and is requeued")
+        log(f"job {number}: {victim.reason or 'cannot save on a signal'}, requeued")
 
     def _log_once(self, log: Log, text: str) -> None:
         if text not in self.logged:
@@ -142,7 +140,7 @@ class Eviction:
 def _ended_by_itself(
     victim: Victim, job: SlurmJob | None, read: ReadStatus, run: RunCommand
 ) -> bool:
-    """Whether it is over for a reason of its own, or its user's: then nobody brings it back."""
+    """Whether the job ended for a reason of its own or was cancelled: do not requeue it."""
     if job is not None and job.state == "RUNNING":
         return False
     status = read(victim.job)
@@ -162,7 +160,7 @@ def _is_waiting(job: SlurmJob, state: ClusterState) -> bool:
 def responds_to_signal(
     job: SlurmJob, status: RunStatus | None, jobs_with_steps: frozenset[int], run: RunCommand
 ) -> bool:
-    """Whether a signal would reach a run that saves, and harm nothing on its way."""
+    """Whether the signal reaches a run that saves, without killing anything on the way."""
     if status is None or status.save is None:
         return False
     if job.number in jobs_with_steps:

@@ -15,11 +15,11 @@ from headway.schedule.slurm.cluster import ClusterState, SlurmJob, SlurmNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """What a run says of itself; seconds."""
+    """The state of a run, from its ledger; seconds."""
 
     unsaved: float
-    saved_at: float | None  # since the epoch: when this attempt's newest durable save was taken
-    save: float | None  # until one is durable; None: nobody there heeds a notice
+    saved_at: float | None  # when this attempt's newest durable save was taken, since the epoch
+    save: float | None  # time until a save is durable; None: the run does not react to notices
     recover: float
     preemptions: int
     outcome: str  # of the newest attempt
@@ -27,7 +27,7 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimChoice:
-    """The jobs that go, and where the waiter will sit then; or why nobody goes."""
+    """The victims and the placement of the waiting job, or the reason for no eviction."""
 
     victims: tuple[SlurmJob, ...] = ()
     placement: tuple[tuple[str, int], ...] = ()
@@ -35,7 +35,7 @@ class VictimChoice:
 
 
 class SlurmCandidate(simulated.Job):
-    """A job that runs in Slurm, as a policy sees one."""
+    """A running Slurm job in the form that policies expect."""
 
     __slots__ = ("_status",)
 
@@ -54,19 +54,19 @@ class SlurmCandidate(simulated.Job):
             self.save = math.inf if status.save is None else status.save
 
     def progress(self, now: float) -> tuple[float, float, float]:
-        """Of this attempt: how long it runs, until its newest durable save, and nothing."""
+        """Of this attempt: time since its start, time of its newest durable save, and 0."""
         ran, status = max(now - self.since, 0.0), self._status
         if status is None or status.saved_at is None:
             return ran, 0.0, 0.0
         return ran, max(ran - status.unsaved, 0.0), 0.0
 
     def unsaved(self, now: float) -> float:
-        """As its run says; without one, since it began."""
+        """From the run's status; without one, since the start."""
         return max(now - self.since, 0.0) if self._status is None else self._status.unsaved
 
 
 class NodePool(Cluster):
-    """Nodes of any sizes, for one job that wants as many accelerators on each of some nodes."""
+    """Nodes of any size, for a job that needs the same number of accelerators on each node."""
 
     def __init__(self, free: Sequence[int], each: int) -> None:
         self.free, self.size = list(free), each
@@ -76,15 +76,15 @@ class NodePool(Cluster):
 
     @property
     def free_node_count(self) -> int:
-        """How many nodes have room for the job's part on one."""
+        """Number of nodes with room for the job's part."""
         return sum(free >= self.size for free in self.free)
 
     def place(self, gpus: int) -> Placement | None:
-        """Where the job fits now."""
+        """The placement of the job at present."""
         return self.place_with(gpus, {})
 
     def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
-        """Where it would fit if so much more were free; on nodes that need nobody's leave first."""
+        """The placement with extra free accelerators, preferring nodes that need none."""
         usable = [n for n, free in enumerate(self.free) if free + extra.get(n, 0) >= self.size]
         wanted = gpus // self.size
         if len(usable) < wanted:
@@ -94,7 +94,7 @@ class NodePool(Cluster):
 
 
 def candidates(waiter: SlurmJob, state: ClusterState) -> list[SlurmJob]:
-    """Jobs that the waiter's QOS may evict, where that would help and they come back."""
+    """Jobs that the waiting job's QOS may evict, on its nodes, and that can be requeued."""
     node_names = {node.name for node in usable_nodes(waiter, state)}
     preempts = state.qos[waiter.qos].preempts if waiter.qos in state.qos else ()
     return [
@@ -108,7 +108,7 @@ def candidates(waiter: SlurmJob, state: ClusterState) -> list[SlurmJob]:
 
 
 def usable_nodes(waiter: SlurmJob, state: ClusterState) -> list[SlurmNode]:
-    """Nodes that are up in a partition of the waiter."""
+    """Nodes that are up in a partition of the waiting job."""
     return [node for node in state.nodes if set(node.partitions) & set(waiter.partitions)]
 
 
@@ -123,7 +123,11 @@ def choose_victims(
     quotas: Mapping[str, int] | None = None,
     reserved: Mapping[str, int] | None = None,
 ) -> VictimChoice:
-    """Who goes; `told` are the candidates, `promised` is what others wait for on each node."""
+    """Choose victims.
+
+    `statuses` has the candidates by job number; `reserved` are accelerators by node that other
+    waiting jobs will use.
+    """
     nodes = usable_nodes(waiter, state)
     index = {node.name: number for number, node in enumerate(nodes)}
     free = _free_accelerators(nodes, state, reserved or {})
@@ -131,7 +135,7 @@ def choose_victims(
     pool = NodePool(free, per_node)
     jobs = {job.number: job for job in state.running() if job.number in statuses}
     if pool.place(per_node * waiter.nodes) is not None:
-        text = "there is room for it: Slurm starts it, or waits for something else"
+        text = "resources are free: Slurm will start it, or it waits for something else"
         return VictimChoice(reason=with_code(text, code="room-is-free"))
     tenants = _tenants(state, jobs, statuses, index, quotas or {})
     spec = simulated.JobSpec(waiter.submit, math.inf, per_node * waiter.nodes, waiter.account)
@@ -141,12 +145,12 @@ def choose_victims(
     node_counts = pool.place_with(waiting_job.gpus, freed_accelerators(chosen))
     victims = tuple(jobs[job.number] for job in chosen)
     if not victims or node_counts is None or not context.respects_quota(chosen):
-        text = "no set of jobs that it may evict makes room for it"
+        text = "no set of jobs that it may evict frees enough resources"
         return VictimChoice(reason=with_code(text, code="no-victims"))
     placement = tuple((nodes[node].name, count) for node, count in node_counts)
     short_node = _node_short_of_cpus(waiter, victims, state, placement)
     if short_node:
-        text = f"it would find too few CPUs on {short_node}"
+        text = f"too few CPUs would be free on {short_node}"
         return VictimChoice(reason=with_code(text, code="too-few-cpus"))
     return VictimChoice(victims=victims, placement=placement)
 
@@ -154,7 +158,7 @@ def choose_victims(
 def _free_accelerators(
     nodes: Sequence[SlurmNode], state: ClusterState, reserved: Mapping[str, int]
 ) -> list[int]:
-    """On each node; what jobs hold that are just leaving is as good as free."""
+    """Free accelerators by node, including those of jobs that are completing."""
     free = {node.name: node.gpus - reserved.get(node.name, 0) for node in nodes}
     for job in state.jobs:
         for name, count in job.placement if job.state == "COMPLETING" else ():
@@ -170,7 +174,7 @@ def _tenants(
     index: Mapping[str, int],
     quotas: Mapping[str, int],
 ) -> list[Tenant]:
-    """Accounts: what each uses, its quota, and those of its jobs that may go."""
+    """Accounts with their usage, quota, and candidate jobs."""
     names = sorted({job.account for job in state.running()})
     tenants = [Tenant(name, quotas.get(name, 0)) for name in names]
     for job in state.running():
@@ -188,7 +192,7 @@ def _node_short_of_cpus(
     state: ClusterState,
     placement: Sequence[tuple[str, int]],
 ) -> str:
-    """The first node that would still lack CPUs, or nothing."""
+    """The first node that would have too few CPUs, or ""."""
     cpus_per_node = math.ceil(waiter.cpus / waiter.nodes)
     free = {node.name: node.cpus for node in state.nodes}
     for job in victims:
