@@ -21,7 +21,7 @@ TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
 def rehearse(
     folder: Path, plan: str, *words: str, env: dict[str, str] | None = None, steps: int = 60
 ) -> Done:
-    """A resumable job of two ranks, a checkpoint every ten steps, with up to three restarts."""
+    """A resumable job of two ranks with a checkpoint every ten steps and up to three restarts."""
     command = words or (*TORCHRUN, job("resumable"), str(steps))
     completed = subprocess.run(
         [HEADWAY, "run", "-o", "run", "--restarts", "3", "--chaos", plan, "--", *command],
@@ -127,7 +127,7 @@ def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
     stopped, raised = ledger.faults
     assert (stopped.kind, stopped.failure) == ("stop", None)
     assert raised.at - stopped.at >= 1_000_000_000
-    # The exception is the program's own: it comes again, so it is not tried again.
+    # The exception is the program's own: it would recur, so there is no retry.
     assert completed.code != 0
     assert attempts(ledger) == [("failed", None, 40)]
     (failure,) = ledger.failures
@@ -145,8 +145,8 @@ def test_a_slow_disk_and_late_batches(tmp_path: Path) -> None:
     balanced(ledger)
     assert completed.code == 0, completed.output
     assert attempts(ledger) == [("completed", None, 60)]
-    # Five slow saves and twenty late batches; the last save is after the last step, and while
-    # rank 0 saves, the wait of rank 1 holds nobody up.
+    # Five slow saves and twenty late batches; the last save is after the last step, and while rank
+    # 0 saves, the wait of rank 1 delays no other rank.
     assert completed.seconds("waste.checkpoint_block") >= 3 * 0.2
     assert completed.seconds("waste.data_stall") >= 16 * 0.05
     disk, data = ledger.faults
@@ -185,7 +185,7 @@ def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
     assert (failure.category, failure.root_rank) == ("disk_full", 0), completed.output
     assert decisions(ledger) == ["stop"]
     assert ledger.faults[0].detected == "disk_full"
-    assert "ChildFailedError" in completed.output  # torchrun came to its own end
+    assert "ChildFailedError" in completed.output  # torchrun ended by itself
 
 
 def test_every_way_to_write_meets_the_disk(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_every_way_to_write_meets_the_disk(tmp_path: Path) -> None:
         spared = ["elsewhere", "read", *(["rename"] if folder == "full" else [])]
         assert [after[way] for way in spared] == ["done"] * len(spared)
         hit = {way: text for way, text in after.items() if way not in spared}
-        assert hit.pop("file").startswith("RuntimeError")  # torch does not give the reason there
+        assert hit.pop("file").startswith("RuntimeError")  # torch does not report the reason there
         assert hit.keys() == before.keys() - {*spared, "file"}
         assert all(words in text for text in hit.values()), hit
 

@@ -1,4 +1,4 @@
-"""`headway classify` as a person types it: any log, bad input, several ranks, pipes."""
+"""`headway classify` as a user runs it: any log, bad input, several ranks, pipes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_log_that_may_not_be_read(tmp_path: Path) -> None:
     path.write_text("x")
     path.chmod(0)
     completed = call(tmp_path, "secret.log")
-    if completed.returncode:  # root may read it all the same
+    if completed.returncode:  # root may read it anyway
         assert completed.returncode == 2 and "[log-unreadable]" in completed.stderr
 
 

@@ -1,4 +1,4 @@
-"""A hundred kills in a row, each at a step and of a rank that the seed chose."""
+"""A hundred kills in a row, each at a step and of a rank that the seed selects."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_hundred_kills_are_a_hundred_recoveries(tmp_path: Path, warm: bool) ->
 
 
 def left_over(folder: Path) -> list[str]:
-    """Processes that still work in the job's folder, and shared memory of dead ones."""
+    """Processes that still run in the job's folder, and shared memory of dead ones."""
     pids = working_in(folder)
     for name in Path("/dev/shm").glob("torch_*"):
         pid = name.name.split("_")[1]

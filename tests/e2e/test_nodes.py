@@ -1,4 +1,4 @@
-"""One job on two nodes, each with a supervisor of its own: they decide as one."""
+"""One job on two nodes, each with its own supervisor: they decide together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
 
 
 class Job:
-    """The same command on both nodes, in one folder that they share."""
+    """The same command on both nodes, in a shared folder."""
 
     def __init__(self, folder: Path, nodes: tuple[Node, Node], *words: str) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Job:
         return load(self.folder / "headway" / "both")
 
     def decisions(self) -> list[list[tuple[str, str]]]:
-        """What each supervisor noted, by node."""
+        """The decisions that each supervisor recorded, by node."""
         found: dict[str, list[tuple[str, str]]] = {}
         journals = sorted((self.folder / "headway/both/journal").glob("launcher-*.jsonl"))
         for path in journals:

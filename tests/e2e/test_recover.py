@@ -1,4 +1,4 @@
-"""Jobs that fail, and come back or stop, below a real `headway run --restarts`."""
+"""Jobs that fail, and restart or stop, below a real `headway run --restarts`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_bug_is_not_retried(job: Job) -> None:
     assert job.run(*PLAIN_TORCHRUN, "bug", "1", "25", "always") == 1, job.output
     assert job.outcomes == [("failed", None)]
     assert job.failures == [("user_code", 1, "stop")], job.output
-    assert "ChildFailedError" in job.output  # torchrun came to its own end
+    assert "ChildFailedError" in job.output  # torchrun ended by itself
     balanced(job)
 
 
@@ -207,7 +207,7 @@ def test_told_to_stop_it_is_not_restarted(job: Job, number: signal.Signals) -> N
 
 @pytest.mark.slow
 def test_a_rank_may_save_as_long_as_the_scheduler_lets_it(job: Job) -> None:
-    """The other one dies of the signal at once; that is no reason to end the attempt."""
+    """The other rank dies of the signal at once; that does not end the attempt."""
     job.start(*TORCHRUN, "grace", "0", "0", "once")
     wait_until((job.folder / "last.pt").exists)
     job.process.send_signal(signal.SIGTERM)
@@ -247,7 +247,7 @@ def test_a_run_folder_that_vanishes_costs_neither_exit_code_nor_restart(job: Job
 
 @pytest.mark.slow
 def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
-    """Started again at once, it ends what was left, joins the run and asks for no other node."""
+    """A new launch ends what remains, joins the run and does not request another node."""
     env = {**os.environ, **quiet_env(job.folder), "HEADWAY_RUN": "night"}
     script = "trap '' TERM; touch trapped; while [ ! -e end ]; do sleep 0.1; done"
     command = [str(BIN / "headway"), "run", "--restarts", "2", "--", "sh", "-c", script]

@@ -1,4 +1,4 @@
-"""A small job below a real `headway run`, with something that goes wrong around it."""
+"""A small job below a real `headway run`, with a fault in its surroundings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.run import load
 from tests.support import BIN, HEADWAY, code_of, codes, quiet_env, wait_until
 
 PYTHON = str(BIN / "python")
-# Runs until there is a file `end`. Notes each start, and every signal that it gets.
+# Runs until a file `end` exists. Records each start, and every signal.
 LOOP = """
 echo start >> starts
 trap 'echo TERM >> signals; exit 9' TERM
@@ -26,7 +26,7 @@ touch up
 while [ ! -e end ]; do sleep 0.02; done
 exit 5
 """
-# The same in Python, with steps; it ends well.
+# The same in Python, with steps; it succeeds.
 TRAINING = """
 import headway, os, time
 open("starts", "a").write("start\\n")
@@ -42,14 +42,14 @@ PATCHED = (
 
 @dataclass
 class Launch:
-    """One `headway run` in a folder of its own."""
+    """One `headway run` in its own folder."""
 
     folder: Path
     process: subprocess.Popen[str]
     stderr: str = ""
 
     def wait_for(self, name: str) -> None:
-        """A file of the job; fails when the launcher has ended before."""
+        """Wait for a file of the job; fails if the launcher has ended before."""
         wait_until((self.folder / name).exists, seconds=30)
 
     def touch(self, name: str) -> None:
@@ -59,7 +59,7 @@ class Launch:
         self.process.send_signal(number)
 
     def finish(self) -> int:
-        """Its exit code, once it and all that writes to its stderr have ended."""
+        """Its exit code, when it and all writers of its stderr have ended."""
         self.stderr = self.process.communicate(timeout=60)[1] or ""
         return self.process.returncode
 
@@ -80,7 +80,7 @@ class Launch:
         return [attempt.outcome for attempt in ledger.attempts]
 
     def notes(self, run: str = "run") -> set[str]:
-        """The codes of what the journals note."""
+        """The codes of the notes in the journals."""
         return {code_of(note) for note in load(self.folder / run).ledger.notes}
 
 
@@ -96,7 +96,7 @@ def launch(
     stdout: int | None = None,
     stderr: int = subprocess.PIPE,
 ) -> Iterator[Launch]:
-    """Start it; `patch` is done inside the launcher, `around` are words before its command."""
+    """Start it; `patch` is executed in the launcher, `around` is put before its command."""
     folder.mkdir(exist_ok=True)
     program = [PYTHON, "-c", PATCHED.format(patch)] if patch else [HEADWAY]
     environ = {**os.environ, **quiet_env(folder), **(env or {})}
@@ -119,7 +119,7 @@ def launch(
 
 
 def names(rows: Mapping[str, Row]) -> Any:
-    """A parameter for each row of a table."""
+    """A test parameter for each row of a table."""
     marks = {name: [pytest.mark.slow] if row.slow else [] for name, row in rows.items()}
     params = [pytest.param(name, marks=marks[name]) for name in rows]
     return pytest.mark.parametrize("name", params)
@@ -127,7 +127,7 @@ def names(rows: Mapping[str, Row]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What is done to a launch, and what must come of it."""
+    """What is done to a launch, and the expected result."""
 
     options: tuple[str, ...] = ("-o", "run")
     job: tuple[str, ...] = ("sh", "-c", LOOP)
@@ -138,12 +138,12 @@ class Row:
     before: Callable[[Path], object] = lambda folder: None
     act: Callable[[Launch], object] = lambda launch: launch.touch("end")
     code: int = 5
-    codes: tuple[str, ...] = ()  # of the problems that standard error tells of
+    codes: tuple[str, ...] = ()  # of the problems that are reported on standard error
     starts: int = 1
     outcomes: tuple[str, ...] | None = ("failed",)  # of the attempts; None: nothing is recorded
-    run: str = "run"  # the folder it is recorded to
-    faulty: bool = False  # a fault of Headway itself may be noted
-    slow: bool = False  # left to `make test-all`
+    run: str = "run"  # the run folder
+    faulty: bool = False  # a fault of Headway itself may be recorded
+    slow: bool = False  # only in `make test-all`
 
     def check(self, folder: Path) -> Launch:
         """Run the row."""

@@ -15,7 +15,7 @@ PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER = 38, 22, 2
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 LOAD, EQUAL, ALL_BITS, RETURN = 0x20, 0x15, 0x45, 0x06  # of classic BPF
 MAP_SHARED, PROT_WRITE = 1, 2
-ARGUMENTS = 16  # where they begin in struct seccomp_data
+ARGUMENTS = 16  # offset in struct seccomp_data
 
 # By kind: what is denied, and how. Numbers of system calls on x86_64.
 DENIED = {
@@ -27,7 +27,7 @@ DENIED = {
     "priorities": ([141], errno.EPERM),
     "groups": ([109], errno.EPERM),  # setpgid
     "subreaper": ([157], errno.EPERM),  # prctl
-    "mmap": ([9], errno.ENODEV),  # of files, to write to: only what is shared
+    "mmap": ([9], errno.ENODEV),  # of files, for writing: only shared mappings
 }
 
 

@@ -1,4 +1,4 @@
-"""The defaults of containers: the job runs, and recording works or says why it does not."""
+"""The defaults of containers: the job runs, and recording works or reports why it does not."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ READ_ONLY = (
     'mount --make-rprivate / && mount --bind "$PWD" "$PWD" && mount -o remount,bind,ro / '
     '&& cd "$PWD" && exec "$@"'
 )
-# The first process of a container that waits for its child only, so that orphans stay zombies.
+# The first process of a container that waits only for its child, so that orphans stay zombies.
 CARELESS = """
 import os, sys
 child = os.spawnvp(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-# The clock of the wall is an hour back from the second half second on.
+# The wall clock is set back by an hour after half a second.
 STEPPED = """
 import time
 began, now, now_ns = time.monotonic(), time.time, time.time_ns
@@ -50,7 +50,7 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
 done
 exit 1
 """
-# A job without Python, as other users may not read the one of the tests.
+# A job without Python, as other users may not be able to read the tests' Python.
 SHELL_FAILS_ONCE = """
 echo start >> starts; touch up
 while [ ! -e end ]; do sleep 0.02; done
@@ -71,7 +71,7 @@ def filtered(*kinds: str) -> tuple[str, ...]:
 
 
 def terminate_inside(started: Launch) -> None:
-    """SIGTERM to the first process of the container, as runtimes send it."""
+    """Send SIGTERM to the first process of the container, as runtimes do."""
     table = processes.process_table()
     (first,) = (pid for pid, process in table.items() if process.parent == started.process.pid)
     os.kill(first, signal.SIGTERM)
@@ -116,7 +116,7 @@ ROWS = {
         COMES_BACK, around=filtered("mmap", "links", "locks")
     ),
     "few descriptors": replace(TRAINS, around=("prlimit", "--nofile=20"), slow=True),
-    # What the launcher needs for itself is not there, what the job needs is.
+    # What only the launcher requires is missing; what the job requires is there.
     "hardly any descriptors": Row(
         job=("env", PYTHON, "-c", TRAINING),
         around=("prlimit", "--nofile=8"),
@@ -160,7 +160,7 @@ def _starts(*around: str) -> bool:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that everybody may enter and write."""
+    """A folder that all users may enter and write."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack():
         os.chmod(name, 0o777)
         yield Path(name)

@@ -1,4 +1,4 @@
-"""A run folder that cannot be had costs the recording, and never the job."""
+"""An unusable run folder costs the recording, never the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 FAILS_ONCE = ("sh", "-c", "echo start >> starts; touch up; [ -e done ] || { touch done; exit 5; }")
 
 
-# The same, once there is a file `end`.
+# The same, once a file `end` exists.
 FAILS_LATER = (
     "sh",
     "-c",
@@ -126,7 +126,7 @@ def mounted(place: Path, *options: str) -> Iterator[Path]:
     "free", [0, 1, *(pytest.param(pages, marks=pytest.mark.slow) for pages in (2, 3, 4, 8))]
 )
 def test_a_nearly_full_disk(tmp_path: Path, free: int) -> None:
-    """So many pages are free when the job starts; some are taken by folders."""
+    """The number of free pages when the job starts; folders use some of them."""
     with mounted(tmp_path / "disk", "-o", "size=256k") as disk:
         with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
             while True:
@@ -166,7 +166,7 @@ def test_a_read_only_disk(tmp_path: Path) -> None:
     ids=["others", "one run"],
 )
 def test_launches_of_one_moment(tmp_path: Path, env: dict[str, str], runs: list[str]) -> None:
-    """They have a folder of their own each, or one for all if they are of one run."""
+    """Each has its own folder, or all share one if they belong to one run."""
     with contextlib.ExitStack() as stack:
         launches = [
             stack.enter_context(launch(tmp_path, "--name", "night", env=env)) for _ in range(3)

@@ -1,4 +1,4 @@
-"""Whatever happens in the launcher or to it: the job runs, gets signals, keeps its exit code."""
+"""Faults in the launcher and its surroundings: the job runs, gets signals, keeps its exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if ptrace(16, launcher, 0, 0) == 0:
     os.waitpid(launcher, 0x40000000)
 sys.exit(5)
 """
-# After the job, in place of the report: begins, and does not end.
+# In place of the report after the job: starts and never ends.
 ENDLESS = """
 from headway.session import session
 def write_results(*args, **kwargs):
@@ -42,7 +42,7 @@ session.write_results = write_results
 
 
 def broken(place: str, error: str = 'KeyError("fault")') -> str:
-    """A patch by which a function of Headway raises: `module:name`."""
+    """A patch that makes a function of Headway raise: `module:name`."""
     module, _, name = place.partition(":")
     return f"""
 import importlib
@@ -54,7 +54,7 @@ setattr(getattr(module, owner) if owner else module, name, broken)
 
 
 def stop_and_continue(started: Launch, rounds: int, stopped_s: float = 1.1) -> None:
-    """For longer than the launcher waits for signals at once; the job is left alone."""
+    """For longer than one wait of the launcher for signals; the job is not affected."""
     for _ in range(rounds):
         started.signal(signal.SIGSTOP)
         wait_until(lambda: processes.process_info(started.process.pid).state == "T")
@@ -66,7 +66,7 @@ def stop_and_continue(started: Launch, rounds: int, stopped_s: float = 1.1) -> N
 
 
 def suspend(started: Launch, stopped_s: float = 4.0) -> None:
-    """As `scontrol suspend` does it: all processes of the job and the launcher."""
+    """As `scontrol suspend` does: all processes of the job and the launcher."""
     pids = [started.process.pid, *processes.descendants(started.process.pid)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -97,7 +97,7 @@ def terminate_when_closing(started: Launch) -> None:
 
 
 def storm(*numbers: signal.Signals) -> Callable[[Launch], None]:
-    """Signals without a pause, from the end of the job to that of the launcher."""
+    """Continuous signals, from the end of the job to that of the launcher."""
 
     def act(started: Launch) -> None:
         started.touch("end")
@@ -115,12 +115,12 @@ def hang_up(started: Launch) -> None:
 
 
 def gets_signals(patch: str, **more: object) -> Row:
-    """The job ends by itself when it is told to."""
+    """The job ends itself on a stop signal."""
     values = {"act": terminate, "code": 9, "outcomes": ("preempted",), "patch": patch, **more}
     return Row(**values)  # type: ignore[arg-type]
 
 
-# Nothing is open at these numbers: what is written there must not get into a file of ours.
+# These descriptors are closed: what is written there must not reach a file of the launcher.
 WRITES_ANYWAY = (
     TRAINING
     + """
@@ -207,7 +207,7 @@ ForkserverClient.receive_report = hear
         outcomes=("completed",),
         slow=True,
     ),
-    # Faults of ours
+    # Internal faults
     "a fault in the preparation": Row(
         patch=broken("launch.run_folder:prepare"), codes=("launcher-fault",), outcomes=None
     ),
@@ -282,7 +282,7 @@ stderr_tap.os = types.SimpleNamespace(**{**vars(os), "pipe": pipe})
         outcomes=("completed",),
         slow=True,
     ),
-    # What follows the job
+    # After the job
     "two signals after the job": Row(
         patch=ENDLESS, act=terminate_twice_when_closing, codes=("closing-cut-short",)
     ),
@@ -318,14 +318,14 @@ def test_the_job_keeps_its_end(tmp_path: Path, name: str) -> None:
 
 
 def test_a_reader_that_has_stopped_does_not_hold_the_launcher(tmp_path: Path) -> None:
-    """Nobody reads standard error any more, and its pipe is full."""
+    """Standard error is a full pipe that is no longer read."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(writer, bytes(4096))
     os.set_blocking(writer, True)
-    # The shell would wait for that reader too, with its word on a `sleep` that was terminated.
+    # The shell would wait for that reader too, to report a terminated `sleep`.
     with launch(tmp_path, job=("sh", "-c", f"exec 2>&-\n{LOOP}"), stderr=writer) as job:
         job.wait_for("up")
         job.signal(signal.SIGTERM)
@@ -336,7 +336,7 @@ def test_a_reader_that_has_stopped_does_not_hold_the_launcher(tmp_path: Path) ->
 
 
 def test_what_the_job_leaves_running_does_not_hold_the_launcher(tmp_path: Path) -> None:
-    """Its exit code is there at once, and what others write later is passed on as well."""
+    """The exit code is returned at once, and later output of other processes is copied too."""
     late = "(while [ ! -e go ]; do sleep 0.02; done; echo late >&2) &"
     with launch(tmp_path, *RESTARTS, job=("sh", "-c", f"{late} echo early >&2")) as started:
         assert started.process.wait(30) == 0
@@ -348,7 +348,7 @@ def test_what_the_job_leaves_running_does_not_hold_the_launcher(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_two_hundred_stops_cost_nothing(tmp_path: Path) -> None:
-    """As `scontrol suspend` and a debugger do it, to the launcher alone."""
+    """As `scontrol suspend` and a debugger do, to the launcher only."""
     often = "from headway.launch import child_process\nchild_process.WAKE_S = 0.05"
     options = {"plain": (), "restarts": ("--restarts", "2"), "warm": ("--restarts", "2", "--warm")}
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Wrong flags, settings and commands end with 2 before the job starts, and nothing is made."""
+"""Wrong flags, settings and commands exit with 2 before the job starts, and create nothing."""
 
 from __future__ import annotations
 

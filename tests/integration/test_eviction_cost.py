@@ -1,4 +1,4 @@
-"""The price of an eviction in the journal of a real job of two ranks."""
+"""The eviction cost in the journal of a real job of two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that stand still or do not: what is seen of real processes from outside."""
+"""Hung and healthy ranks: observing real processes from outside."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def python(program: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield child
         finally:
-            os.kill(child.pid, signal.SIGKILL)  # Popen takes a traced process for one that ended
+            os.kill(child.pid, signal.SIGKILL)  # Popen treats a traced process as ended
 
 
 @contextmanager
 def stuck_rank(number: int = 0) -> Iterator[RankTail]:
-    """A rank that can be asked for its stacks."""
+    """A rank that provides its stacks."""
     with python(STUCK, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         rank = RankTail("", child.pid)
@@ -60,17 +60,17 @@ def test_a_living_process_tells_where_it_stands() -> None:
     with stuck_rank() as rank:
         stacks_of_rank, rank.stacks = rank.stacks, None
         assert stacks_of_rank is not None
-        assert stacks.dump([rank]) == {rank.pid: ""}  # it has not told how to ask
+        assert stacks.dump([rank]) == {rank.pid: ""}  # it has not announced its signal
         rank.stacks = stacks_of_rank
         for _ in range(2):
             assert " in stuck" in stacks.main_thread(stacks.dump([rank])[rank.pid])[0]
-        rank.stacks = (stacks_of_rank[0], 0)  # a number that the job uses for something else
+        rank.stacks = (stacks_of_rank[0], 0)  # the job uses the number for something else
         assert stacks.dump([rank]) == {rank.pid: ""}
         assert os.path.exists(f"/proc/{rank.pid}")
 
 
 def test_a_rank_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are asked before one is waited for, and the wait is one for all."""
+    """All are asked before the first is waited for, and the wait is shared."""
     with stuck_rank(0) as first, stuck_rank(1) as halted, stuck_rank(2) as last:
         os.kill(halted.pid, signal.SIGSTOP)
         wait_until(lambda: activity.stopped(halted.pid))
@@ -118,7 +118,7 @@ def test_a_program_that_takes_the_place_of_a_rank_is_seen(tmp_path: Path) -> Non
 def test_ranks_that_stand_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halted: bool
 ) -> None:
-    """Both of them at one line; or one of them stopped by a signal, which is the one behind."""
+    """Both at one line; or one of them stopped by a signal, which is the one behind."""
     hangs: list[Hang] = []
     ns = 0
     monkeypatch.setattr(detector, "now", lambda: ns)

@@ -1,4 +1,4 @@
-"""A run is written to its store by processes, and whatever happens there stays there."""
+"""A run is written to its store by separate processes, whose failures do not affect the job."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_it_is_written_while_it_goes_on(
 def test_a_store_that_fails_is_two_sentences(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One while it goes on, however often it was tried, and one at the end."""
+    """One during the run, however often it was tried, and one at the end."""
     monkeypatch.setattr(ingest_worker, "POLL_S", 0.02)
     monkeypatch.setattr(ingest_worker, "EVERY_S", 0.0)
     monkeypatch.setattr(ingest_worker, "MIN_IDLE_RATIO", 0)

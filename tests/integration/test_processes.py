@@ -1,4 +1,4 @@
-"""Nothing of a dead attempt lives on."""
+"""No process of a failed attempt survives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from headway.launch import processes
 from tests.support import NO_PROCESS, wait_until
 
-# Runs in a process of its own, as it ends everything below itself.
+# Runs in a separate process, as it ends everything below itself.
 CLEAR = """
 import os, subprocess, sys, time
 from headway.launch import processes
@@ -80,7 +80,7 @@ input()
 
 @contextlib.contextmanager
 def maker(*before: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process with a file in shared memory under its own number, and the name of that."""
+    """A process with a file in shared memory under its own pid, and the name of the file."""
     words = [*before, sys.executable, "-c", MAKER, f"test{os.getpid()}"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -111,8 +111,8 @@ def test_shared_memory_of_a_killed_process_is_removed() -> None:
     reason="needs /dev/shm, and unshare of process numbers",
 )
 def test_a_neighbor_that_counts_its_own_processes_keeps_its_memory() -> None:
-    """Two containers with one /dev/shm: what is 3 there may be a dead process of ours here."""
-    number = NO_PROCESS - 2  # no process of ours
+    """Two containers with one /dev/shm: pid 3 there may be a dead process here."""
+    number = NO_PROCESS - 2  # not a process of this test
     start = f'echo {number - 1} > /proc/sys/kernel/ns_last_pid; "$@" & wait'
     shell = ("unshare", "--pid", "--fork", "--kill-child", "sh", "-c", start, "sh")
     with maker(*shell) as (_, name):

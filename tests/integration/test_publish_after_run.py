@@ -1,4 +1,4 @@
-"""Handing a publish over: to a process, to Slurm, to a command of the user's."""
+"""Starting a publish: in a process, by Slurm, by a command of the user."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ print("17;cluster")
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
-    """What was started is waited for."""
+    """Wait for the publish processes."""
     yield
     while after_run._publish_processes:
         after_run._publish_processes.pop().wait(30)
 
 
 def script(folder: Path, name: str) -> Path:
-    """A program that writes down how it was called, to NAME.json."""
+    """A program that writes its arguments to NAME.json."""
     path = folder / name
     path.write_text(TELLS.format(python=sys.executable, out=folder / f"{name}.json"))
     path.chmod(0o755)
@@ -59,7 +59,7 @@ def target(folder: Path) -> RunFolder:
 
 
 def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a session of its own, with the lowest priority, and as no rank of any job."""
+    """In its own session, with the lowest priority, and without the variables of a rank."""
     program = script(tmp_path, "python")
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setenv("SLURM_JOB_ID", "3")
@@ -141,7 +141,7 @@ def test_slurm_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_command_of_the_users(by: str, tail: list[str], tmp_path: Path) -> None:
-    """What it names is filled in; one that names nothing is given the whole command."""
+    """Placeholders are filled in; without any, the whole command is appended."""
     program = script(tmp_path, "on")
     order = after_run.parse_request("/r.toml", "/s", by.replace("on", str(program), 1))
     after_run.start_publish(order, "/a", target(tmp_path))

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing()),
     pytest.mark.timeout(400),
 ]
-# The first life waits to be evicted; the second one ends.
+# The first attempt waits to be evicted; the second one ends.
 LOW = 'if [ -n "$SLURM_RESTART_COUNT" ]; then sleep 3; else sleep 600; fi'
 
 

@@ -1,4 +1,4 @@
-"""Cold against warm: the same program both ways, and what it can see of itself."""
+"""Cold and warm starts of the same program, and what it can observe about itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Driver:
-    """The other process, in which things are started."""
+    """A separate process that starts commands."""
 
     def __init__(self, folder: Path, command: list[str], env: dict[str, str]) -> None:
         parent_end, child_end = socket.socketpair()
@@ -69,7 +69,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def tell_recipe(folder: Path, modules: list[str], **event: Any) -> None:
-    """As a process of an earlier attempt has left it."""
+    """Write the journal of a process of an earlier attempt."""
     journal = folder / "journal"
     journal.mkdir(parents=True, exist_ok=True)
     head = {"ev": "head", "wall": 1, "launch": "before", "host": os.uname().nodename}
@@ -79,7 +79,7 @@ def tell_recipe(folder: Path, modules: list[str], **event: Any) -> None:
 
 
 class Warmed:
-    """A driver whose zygote is ready."""
+    """A driver whose forkserver is ready."""
 
     def __init__(self, folder: Path, command: list[str], modules: list[str], **env: str) -> None:
         self.folder = folder
@@ -118,19 +118,19 @@ def tell(warmed: Warmed, how: str, words: list[str], out: Path, **task: Any) -> 
 
 
 def comparable(report: dict[str, Any], how: str) -> dict[str, Any]:
-    """Without what docs/warm.md says is different."""
+    """Remove the differences that docs/warm.md lists."""
     assert report.pop("loaded") == (how == "warm")
-    differing = ("PARENT", "HEADWAY_OWNER")  # a rank records from its birth
+    differing = ("PARENT", "HEADWAY_OWNER")  # a rank records from its start
     report["environ"] = [pair for pair in report["environ"] if pair[0] not in differing]
     report["proc_environ"] = [
         variable for variable in report["proc_environ"] if not variable.startswith("PARENT=")
     ]
     way = [fd for fd, (kind, _) in report["descriptors"].items() if kind == "socket"]
     for fd in way:
-        del report["descriptors"][fd]  # the way to its nest
+        del report["descriptors"][fd]  # the connection to its child forkserver
     assert len(way) <= (how == "warm") and all(int(fd) > 200 for fd in way)
     # Threads of OpenBLAS, which a cold process starts with numpy. glibc's own two signals depend on
-    # that, and on how a process was started.
+    # these and on how a process was started.
     report["threads"].pop("Threads")
     for key in ("SigCgt", "SigIgn"):
         report["signals"][key] = int(report["signals"][key], 16) & ~(3 << 31)

@@ -1,4 +1,4 @@
-"""Whole jobs from a zygote: torchrun with its workers, what is killed, what is left out."""
+"""Whole jobs from a forkserver: torchrun with its workers, kills, modules that are left out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if dist.is_initialized():
 
 
 class Job:
-    """One command in one run folder, started in both ways."""
+    """One command in one run folder, started cold or warm."""
 
     def __init__(self, folder: Path, *command: str, **env: str) -> None:
         self.folder = folder
@@ -158,14 +158,14 @@ def test_torchrun_and_its_workers(job: Callable[..., Job], tmp_path: Path) -> No
     parents = {head["ppid"] for head in heads if head["rank"] is not None}
     assert agent is not None and parents == {agent.pid}
     assert two.notes == [] and flat(two, "warm", "note") == []
-    # Nothing is left to import that would take long.
+    # Nothing slow remains to be imported.
     slow = [line for line in flat(two, "warm", "span", "open") if "import" in line["name"]]
     assert all(line.get("what") == "compile" for line in slow), slow
 
 
 @pytest.mark.slow
 def test_the_first_start_of_a_run_imports_once(job: Callable[..., Job], tmp_path: Path) -> None:
-    """Nothing is known of the job but that it is torchrun's; then its zygote is a better one."""
+    """Only torchrun is known about the job; afterwards its forkserver is replaced."""
     out = tmp_path / "out"
     words = ["--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out)]
     two = job(TORCHRUN, *words)
@@ -220,7 +220,7 @@ def test_a_killed_agent_takes_its_workers_along(job: Callable[..., Job], tmp_pat
     wait_until(lambda: all(Path(f"{out}.{rank}").exists() for rank in range(2)))
     assert agent is not None
     family = {*below(agent.pid), agent.pid}
-    assert len(family) >= 4  # the nest, and two ranks
+    assert len(family) >= 4  # the child forkserver and two ranks
     os.kill(agent.pid, signal.SIGKILL)
     assert ended(agent) == -signal.SIGKILL
     wait_until(lambda: gone(family), 10)
@@ -238,7 +238,7 @@ def test_a_killed_launcher_takes_everything_along(tmp_path: Path) -> None:
     driver._send({"how": "warm", "command": command, "env": env})
     wait_until(Path(f"{out}.0").exists)
     family = below(driver.process.pid)
-    assert len(family) >= 4  # the zygote, a spare, the job and its nest
+    assert len(family) >= 4  # the forkserver, an idle child, the job and its child forkserver
     driver.process.kill()
     driver.close()
     wait_until(lambda: gone(family), 20)
@@ -246,7 +246,7 @@ def test_a_killed_launcher_takes_everything_along(tmp_path: Path) -> None:
 
 @pytest.fixture
 def simple(job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
-    """A program whose zygote has imported little."""
+    """A program whose forkserver has imported little."""
 
     def make(text: str, *words: str, modules: tuple[str, ...] = ("numpy",), **env: str) -> Job:
         created = job(PYTHON, script(tmp_path, text), *words, **env)
@@ -289,7 +289,7 @@ def test_a_killed_zygote_hurts_nobody(simple: Callable[..., Job], tmp_path: Path
     assert started.codes() == ["zygote-gone"]
     assert ended(running) == 0
     assert "survived" in (tmp_path / "log").read_text()
-    started.prepare()  # there is another one for the next start
+    started.prepare()  # a new one is used for the next start
     assert ended(started.spawn()) == 0
 
 
@@ -416,7 +416,7 @@ def test_a_variable_that_was_read_at_import(simple: Callable[..., Job]) -> None:
 
 @pytest.mark.slow
 def test_a_script_that_sets_what_is_read_at_import(job: Callable[..., Job], tmp_path: Path) -> None:
-    """The zygote imports under the same setting; a script that was edited is started cold."""
+    """The forkserver imports with the same setting; a script that was edited is started cold."""
     text = (
         "import os\nos.environ['TORCH_COMPILE_DISABLE'] = '1'\nimport torch._dynamo.config as c\n"
         "print(c.disable, 'OMP_NUM_THREADS' in os.environ)\n"
@@ -491,7 +491,7 @@ def test_a_console_script(job: Callable[..., Job], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_fault_of_ours_starts_the_real_thing(job: Callable[..., Job], tmp_path: Path) -> None:
-    """In the same process: the pid that the launcher knows is that of a cold start."""
+    """In the same process: the pid that the launcher knows becomes a cold start."""
     package = tmp_path / "site-packages" / "saboteur"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(

@@ -1,6 +1,6 @@
-"""A launcher in small: starts commands cold or warm, each time under the same conditions.
+"""A minimal launcher: starts commands cold or warm, each time under the same conditions.
 
-It is told what to do by JSON lines over the socket whose number is its first argument.
+It reads its tasks as JSON lines from the socket whose number is its first argument.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Driver:
 
     def prepare(self) -> dict[str, Any]:
         self.warm.prepare()
-        self.warm.prepare()  # for a job of one process the second call starts the zygote
+        self.warm.prepare()  # for a job of one process the second call starts the forkserver
         return {"ready": self.warm.ready(100), "pids": sorted(self.warm.pids())}
 
     def close(self) -> dict[str, Any]:
-        """What is left of the zygote and what waited below it."""
+        """What remains of the forkserver and its idle children."""
         self.warm.close()
         table = processes.process_table()
         return {"left": [table[pid].state for pid in processes.descendants(os.getpid(), table)]}
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
-        """One command to its end."""
+        """Run one command to its end."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             terminal = pty.openpty() if task.get("tty") else None
             with conditions(task, out.fileno(), err.fileno(), terminal):
@@ -91,7 +91,7 @@ def texts(out: Any, err: Any) -> dict[str, str]:
 def conditions(
     task: dict[str, Any], out: int, err: int, terminal: tuple[int, int] | None
 ) -> Iterator[None]:
-    """This process, as the task wants its child's parent to be; and back."""
+    """Change this process as the task requires for the parent, and restore it."""
     with contextlib.ExitStack() as back:
         source = os.memfd_create("stdin")
         os.write(source, task.get("stdin", "").encode())
@@ -129,7 +129,7 @@ def conditions(
 
 
 def main() -> None:
-    processes.adopt_orphans()  # as a launcher that restarts
+    processes.adopt_orphans()  # as a launcher with restarts
     way = socket.socket(fileno=int(sys.argv[1]))
     way.set_inheritable(False)
     lines = way.makefile("rw")

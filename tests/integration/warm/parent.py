@@ -1,4 +1,4 @@
-"""Starts children in many ways, and tells what came of them."""
+"""Starts children in many ways, and prints the results."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ TELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tell.py")
 
 
 def tell(words=(TELL, "x"), **options):
-    """What a child sees of itself."""
+    """What a child observes about itself."""
     out = os.environ["TELL"] + ".inner"
     env = {**os.environ, "TELL": out, "PARENT": str(os.getpid()), **options.pop("more", {})}
     completed = subprocess.run([sys.executable, *words], env=env, capture_output=True, **options)
@@ -21,13 +21,13 @@ def tell(words=(TELL, "x"), **options):
 
 
 def shown(*words, **options):
-    """What a child says, and its exit code."""
+    """The output of a child, and its exit code."""
     completed = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
     return [completed.returncode, completed.stdout, completed.stderr]
 
 
 def failing(*words, **options):
-    """The error that starting it raises."""
+    """The error that is raised at its start."""
     try:
         subprocess.run(words, **options)
     except OSError as error:
@@ -62,7 +62,7 @@ async def streamed():
 
 
 def waited():
-    """No child but those that it has started is found by wait."""
+    """wait() finds only children that the program has started."""
     try:
         return os.wait()
     except ChildProcessError as error:

@@ -1,4 +1,4 @@
-"""Prints everything about itself that a program can see."""
+"""Prints everything that a program can observe about itself."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""The injector on its own: orders, claims and what is done by the clock. Signals are only noted."""
+"""The injector alone: orders, claims and actions by the clock. Signals are only recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.probe import ENV_CHAOS
 
 
 class Bench:
-    """An attempt that runs nothing, and a clock that is set by hand."""
+    """An attempt that runs nothing, and a clock set by the test."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run_folder = RunFolder(run="r", folder=folder, url=None, launch="abc", index=0)
@@ -118,7 +118,7 @@ def test_a_rank_that_holds_still_is_answered(bench: Bench, tmp_path: Path) -> No
     bench.round(injector, attempt)
     assert len(bench.events(attempt)) == 1
     attempt = bench.begin(injector, 1)
-    assert attempt.extra_env == {}  # it has come
+    assert attempt.extra_env == {}  # it has been injected
 
 
 def test_what_hits_nothing_says_so(bench: Bench, tmp_path: Path) -> None:

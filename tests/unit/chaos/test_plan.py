@@ -1,4 +1,4 @@
-"""Plans: what may stand in them, and the error for everything that may not."""
+"""Plans: what is allowed in them, and the error for everything else."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def test_a_rate_is_counted_over_the_attempts() -> None:
     later = plan_moments(plan, 1, past({1: {"k0"}}, ran_s=due[0] + 1.0))
     assert later[0].keys == ("k1",)
     assert later[0].after_s == due[1] - due[0] - 1.0
-    # Another launch of the run: the next fault, as far from its start as it was from the last one.
+    # Another launch of the run: the next fault is as far from its start as it was from the previous
+    # fault.
     again = plan_moments(plan, 5, past({1: {"k0", "k1"}}, earlier={1: 2}))
     assert (again[0].keys, again[0].after_s) == (("k2",), due[2] - due[1])
 

@@ -1,4 +1,4 @@
-"""One life of the command."""
+"""One attempt of the command."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ def test_what_a_launcher_further_out_says_is_left_out(tmp_path: Path) -> None:
         "own",
         str(tmp_path / "journal"),
     }
-    assert (env["HOME"], env["HEADWAY_ASYNC_SAVE"]) == ("/h", "1")  # the user's
+    assert (env["HOME"], env["HEADWAY_ASYNC_SAVE"]) == ("/h", "1")  # set by the user

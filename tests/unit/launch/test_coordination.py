@@ -1,4 +1,4 @@
-"""Supervisors of several nodes decide as one."""
+"""Supervisors of several nodes decide together."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_all_nodes_must_be_late(tmp_path: Path) -> None:
     for _ in range(int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1):
         assert not here.vote_hang(0, True, names())
         clock.now += HEARTBEAT_S
-    assert here.vote_hang(0, True, names())  # it is gone, and not waited for
+    assert here.vote_hang(0, True, names())  # it has ended, and is not waited for
     here.leave()
     there.leave()
     assert list(tmp_path.iterdir()) == []
@@ -119,7 +119,7 @@ def test_silence_is_what_this_node_has_seen(tmp_path: Path) -> None:
     assert not here.lost_neighbor(names)
     os.utime(there._member, (1, 1))  # the file system's clock was set back
     assert not here.lost_neighbor(names)
-    clock.now += 3600  # nobody ran for an hour
+    clock.now += 3600  # all nodes were paused for an hour
     assert not here.lost_neighbor(names)
     there.beat()
     clock.now += HEARTBEAT_S
@@ -208,7 +208,7 @@ def test_a_node_that_was_told_to_stop_does_not_wait_for_the_others(
 
 
 def test_a_launch_that_is_done_has_no_past(tmp_path: Path) -> None:
-    """A launcher may come while the others are about to leave."""
+    """A launcher may join while the others are about to leave."""
     coordinator = NodeCoordinator(tmp_path, "abc", "node", 1)
     coordinator.decide_together(0, {"done": True}, lambda reports, lost: {"done": True})
     assert coordinator.decisions() == []

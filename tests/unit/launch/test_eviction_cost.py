@@ -1,4 +1,4 @@
-"""The price of an eviction in the launcher's journal: when it is told, and what it is made of."""
+"""The eviction cost in the launcher's journal: when it is reported, and its parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.testing import FakeRun
 
 
 class Rank(RankTail):
-    """A rank whose pulse is told by the test."""
+    """A rank whose pulse is set by the test."""
 
     def __init__(self, rank: int | None = 0, world: int | None = 4, restart: int = 0) -> None:
         super().__init__("none", 1)
@@ -35,7 +35,7 @@ class Rank(RankTail):
 
 
 class Launcher:
-    """An attempt, its watch and its writer in one, on a clock of the test."""
+    """An attempt, its watch and its writer in one, with a clock set by the test."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, number: int = 0) -> None:
         self.now = 1000 * NS
@@ -168,7 +168,7 @@ def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.Monke
         at += start + 40
         if number < 3:
             rank.exit(at, code=1)
-            launcher.exit(at + 3, code=1)  # it sees the death 3 s later
+            launcher.exit(at + 3, code=1)  # the death is noticed 3 s later
             job.now += 3 * NS
             job.pricing.attempt_ended(job.found)
             at += 30  # and waits before the next attempt

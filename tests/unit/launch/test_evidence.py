@@ -1,4 +1,4 @@
-"""Which lines of the kernel's log are about the job."""
+"""Which lines of the kernel log are about the job."""
 
 from __future__ import annotations
 

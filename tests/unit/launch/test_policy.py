@@ -1,4 +1,4 @@
-"""What is done after a failure."""
+"""Decisions after a failure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_same_failure_at_the_same_step_is_data_or_code() -> None:
     assert decide([first, again], 9).action == "stop"
     assert decide([first, past(fingerprint="f", step=71, progressed=True)], 9).action == "restart"
     assert decide([first, past(fingerprint="g", step=70, progressed=True)], 9).action == "restart"
-    # What passes by itself may come at any step.
+    # A temporary cause may occur at any step.
     gone = [past("network", "yes", fingerprint="f", step=70, progressed=True)] * 2
     assert decide(gone, 9).action == "restart"
 

@@ -1,4 +1,4 @@
-"""What the launcher sees of the job."""
+"""What the launcher knows about the processes of the job."""
 
 from __future__ import annotations
 

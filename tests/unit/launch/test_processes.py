@@ -1,4 +1,4 @@
-"""Which processes belong to a job, and what dead ones have left."""
+"""Which processes belong to a job, and what dead ones leave behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_numbers_that_were_used_again_while_looking() -> None:
 
 @pytest.fixture
 def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, set[tuple[int, int]]]:
-    """What processes have mapped."""
+    """The mapped files of each process."""
     mapped: dict[int, set[tuple[int, int]]] = {}
     monkeypatch.setattr(processes, "_mapped_files", lambda pid: mapped.get(pid, set()))
     return mapped
@@ -47,7 +47,7 @@ def test_shared_memory_of_the_dead_is_removed(
     dead, alive = NO_PROCESS, os.getpid()
     names = [f"torch_{dead}_1_0", f"torch_{alive}_1_0", f"torch_{dead + 1}_1_0", "psm_left"]
     identities = [made(tmp_path, name) for name in names]
-    unmapped = f"torch_{dead}_2_0"  # of a process with that number in another container
+    unmapped = f"torch_{dead}_2_0"  # of a process with that pid in another container
     made(tmp_path, unmapped)
     maps[dead] = maps[alive] = maps[dead + 1] = set(identities)
     shared = processes.SharedMemory(tmp_path)

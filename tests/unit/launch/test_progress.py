@@ -1,4 +1,4 @@
-"""How far the job has come, over its attempts."""
+"""The step that a job has reached, over its attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.testing import FakeRun
 
 
 class Rank(RankTail):
-    """A rank with a journal made up."""
+    """A rank with a synthetic journal."""
 
     def __init__(
         self, steps: int, saves: list[dict[str, Any]] = (), loads: list[dict[str, Any]] = ()
@@ -103,9 +103,8 @@ def test_a_life_whose_start_is_unknown_does_not_mislead_those_after_it() -> None
 
 @pytest.mark.parametrize("declared", [None, 15])
 def test_the_ledger_comes_to_the_same_steps(tmp_path: Path, declared: int | None) -> None:
-    """Two ranks, one behind the other; several loads; the loop goes back to its own save.
-
-    At last another thread loads while the loop goes on.
+    """Two ranks, one behind the other; several loads; the loop returns to its own save. Finally
+    another thread loads while the loop continues.
     """
     job = FakeRun()
     for number, steps in enumerate((30, 20)):

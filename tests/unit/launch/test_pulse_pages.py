@@ -98,7 +98,7 @@ def test_pages_are_copied_and_removed(journal: Path, memory: Path) -> None:
     page = pulse.read(str(journal / "host-7-1.pulse"))
     assert page is not None and page.steps == 4
     assert list(memory.iterdir()) == []
-    writer.cells[pulse.STEPS] = 5  # a process that lives on comes to no harm
+    writer.cells[pulse.STEPS] = 5  # a process that is still running is not harmed
     writer.close()
 
 
@@ -151,7 +151,7 @@ def test_folders_of_killed_launchers_are_removed(journal: Path, memory: Path) ->
 def test_the_launcher_sees_processes_by_their_pages(
     journal: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a look at the journal folder, and without a request for each look at a page."""
+    """Without listing the journal folder, and without a request for each read of a page."""
     pages = PulsePages(journal, memory)
     launcher = Writer(str(journal / "launcher-a-host-1.jsonl"), os.getpid(), str(pages.folder))
     time, listed, opened = 10**12, [], []

@@ -1,4 +1,4 @@
-"""A journal that is read while it grows."""
+"""Reading a journal while it grows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_known_grows_with_the_journal(tmp_path: Path) -> None:
     )
     writer.write({"ev": "saving", "t": 93, "path": "p", "step": 9})
     followed.read_new()
-    assert [save["step"] for save in followed.saves] == [5]  # it goes on in the background
+    assert [save["step"] for save in followed.saves] == [5]  # it continues in the background
     fields = {"background": True, "step": 9, "path": "p"}
     writer.write({"ev": "span", "t": 93, "end": 95, "name": "checkpoint_save", **fields})
     followed.read_new()

@@ -39,7 +39,7 @@ def prepare(
 def launched(
     folder: RunFolder, *events: dict[str, object], wall: int = 1, attempt: str = ""
 ) -> None:
-    """What the launcher of a launch has written; it is over."""
+    """What the launcher of a launch that has ended has written."""
     path = folder.journal / f"launcher-{folder.launch}{attempt}-node-1.jsonl"
     lines = [{"ev": "head", "wall": wall}, *events]
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
@@ -158,7 +158,7 @@ def test_the_newest_launch_says_whether_a_run_is_complete() -> None:
 
 
 def test_a_run_that_is_going_on_is_joined() -> None:
-    """Another node is done already; this one comes late."""
+    """Another node has ended already; this one joins late."""
     env = {"HEADWAY_RUN": "n"}
     first = prepare("a.py", env=env)
     (first.journal / coordination.MARKER).rename(first.journal / "kept")
@@ -223,7 +223,7 @@ def test_a_url_needs_a_known_scheme() -> None:
 
 
 def test_the_place_behind_a_url_is_not_asked_before_the_job_starts() -> None:
-    """Its file system may connect to a server, which may not answer."""
+    """Its file system may connect to a server that does not answer."""
     fsspec = pytest.importorskip("fsspec")
 
     class Unreachable(fsspec.AbstractFileSystem):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What the job says on standard error is passed on, and kept."""
+"""The standard error of the job is copied and captured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.launch.stderr_tap import TAIL_BYTES, StderrTap
 
 
 def write(output: StderrTap, *texts: bytes) -> None:
-    """As the command does it, on its own end of the pipe, until it ends."""
+    """Write as the command does, on its own end of the pipe, until it ends."""
     assert output.stderr is not None
     with os.fdopen(os.dup(output.stderr), "wb") as child:
         output.child_started()

@@ -1,4 +1,4 @@
-"""From what every node saw to what all of them do."""
+"""From the reports of all nodes to one decision for all."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_warm_start_that_fails_at_once_is_tried_cold() -> None:
     assert agreed["cold"]
     assert not decided({"a-1": said(BUG)})["cold"]
     killed = Fact(source="exit", code=-9, rank=0)
-    assert not decided({"a-1": said(killed, stillborn=True)})["cold"]  # not a fork's fault
+    assert not decided({"a-1": said(killed, stillborn=True)})["cold"]  # not caused by a fork
 
 
 def test_the_likely_decision() -> None:

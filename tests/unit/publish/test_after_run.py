@@ -1,4 +1,4 @@
-"""Which checkpoint of a job is its last one, and to whom a publish is handed over."""
+"""Which checkpoint of a job is its last one, and how a publish is started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def journal(folder: Path, *spans: dict[str, Any], rank: int | None = 0, host: st
 
 
 def saved(path: Path) -> dict[str, Any]:
-    """A file as `torch.save` leaves it, and its span."""
+    """A file as `torch.save` writes it, and its span."""
     path.write_text(path.name)
     return {"path": str(path), "file": file_identity(str(path))}
 

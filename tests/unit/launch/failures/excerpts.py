@@ -1,4 +1,4 @@
-"""Labelled excerpts: one file per category, `=== plain: title` or `=== misleading: title`."""
+"""Labeled excerpts: one file per category, `=== plain: title` or `=== misleading: title`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from headway.launch.failures import Verdict, classify, failed, read_log
 
 HERE = Path(__file__).parent
-NOTHING = "nothing"  # the label of logs in which nothing failed
+NOTHING = "nothing"  # the label of logs without a failure
 
 
 class Excerpt(NamedTuple):
-    """A piece of a log, and what it should be taken for."""
+    """A piece of a log, and its expected classification."""
 
     label: str
     misleading: bool
@@ -33,7 +33,6 @@ class Excerpt(NamedTuple):
 
 
 def load(folder: str) -> list[Excerpt]:
-    """All excerpts of a folder."""
     excerpts = []
     for path in sorted((HERE / folder).glob("*.txt")):
         for part in re.split(r"(?m)^=== ", path.read_text())[1:]:
@@ -45,7 +44,7 @@ def load(folder: str) -> list[Excerpt]:
 
 
 def judged(text: str) -> tuple[str, Verdict]:
-    """The label that the classifier gives, and its verdict."""
+    """The label of the classifier, and its verdict."""
     facts = read_log(io.BytesIO(text.encode()))
     verdict = classify(facts)
     return (verdict.category if failed(facts) else NOTHING), verdict

@@ -47,7 +47,7 @@ def test_nothing_failed() -> None:
 
 
 def test_evidence_of_an_exit_code(golden: Golden) -> None:
-    """A SIGTERM names both that it may be."""
+    """A SIGTERM names both possible causes."""
     uncounted = Fact(source="kernel", text=NO_OOM)
     cases = [[exit_(code)] for code in (-15, -9, -11, 130, 2, 1)] + [[exit_(-9), uncounted]]
     golden("evidence.txt", "".join(f"{classify(facts).evidence}\n" for facts in cases))

@@ -1,4 +1,4 @@
-"""How often the classifier is right, per category, on excerpts in the forms of real logs."""
+"""Accuracy of the classifier, by category, on excerpts in the form of real logs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headway.launch.failures.signatures import DIGITS, signatures
 from headway.taxonomy import CATEGORIES
 from tests.unit.launch.failures.excerpts import HERE, NOTHING, Excerpt, judged, load
 
-OWN = load("excerpts")  # the rules were written with these in view
-HELD_OUT = load("holdout")  # and these were written after the rules
+OWN = load("excerpts")  # known when the rules were written
+HELD_OUT = load("holdout")  # written after the rules
 
 
 def test_there_is_enough_of_everything() -> None:

@@ -1,4 +1,4 @@
-"""In which words logs tell an exit code."""
+"""How logs spell exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel's counters and its log, from folders in their form."""
+"""The kernel's counters and its log, from folders of the same structure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_kill_above_may_be_another_jobs(machine: Path) -> None:
 
 
 def test_a_kill_on_this_machine_may_be_another_jobs(machine: Path) -> None:
-    """Where no group can be read."""
+    """If no group can be read."""
     (machine / "proc/self/cgroup").write_text("")
     before = kernel_log.snapshot(machine / "cg", machine / "proc")
     count(machine, own=0, above=4, machine=10)

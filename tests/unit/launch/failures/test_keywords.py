@@ -1,4 +1,4 @@
-"""The words that a pattern needs."""
+"""The words that a pattern requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line says, and what it only advises or repeats."""
+"""What a line states, and what it only advises or repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in front of the words of a line."""
+"""Prefixes of log lines."""
 
 from __future__ import annotations
 

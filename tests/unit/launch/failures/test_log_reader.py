@@ -1,4 +1,4 @@
-"""A log as a stream: what is kept of it, and what was survived."""
+"""A log as a stream: which facts are kept, and which errors were survived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints, and what comes again."""
+"""Fingerprints of recurring failures."""
 
 from __future__ import annotations
 

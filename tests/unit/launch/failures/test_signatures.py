@@ -1,4 +1,4 @@
-"""The signatures, as data: sound, and each of use."""
+"""The signatures are well-formed, and each of them is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm prints, on files that a real one wrote."""
+"""The output of Slurm, from files of a real one."""
 
 from __future__ import annotations
 

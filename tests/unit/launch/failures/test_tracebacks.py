@@ -1,4 +1,4 @@
-"""Blocks of Python tracebacks, whole and broken."""
+"""Blocks of Python tracebacks, complete and torn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When silence is a hang, and when it is not, on a clock of the test.
+"""When silence is a hang, and when it is not, with a clock set by the test.
 
 With real processes: tests/integration/test_hang.py.
 """
@@ -22,7 +22,7 @@ STUCK = 'Current thread 0x1 (most recent call first):\n  File "t.py", line 5 in 
 
 
 class Rank(RankTail):
-    """A rank without a process: nothing that it does can be seen."""
+    """A rank without a process, so that its activity is unknown."""
 
     def __init__(self, number: int) -> None:
         super().__init__("", NO_PROCESS + number)
@@ -33,7 +33,7 @@ class Rank(RankTail):
 
 
 class Scene:
-    """Two ranks under the watch, and a clock that runs as fast as we like."""
+    """Two ranks that are watched, and a clock set by the test."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ def test_silence_is_told_once_with_all_stacks(scene: Scene) -> None:
     assert not scene.found
     scene.pass_time(90)
     (hang,) = scene.found
-    assert hang.rank is None  # both stand at the same place
+    assert hang.rank is None  # both are at the same place
     assert "t.py:5 in stuck" in hang.evidence
     assert hang.silent_s < FLOOR_S + 5
     assert [path.read_text() for path in scene.folder.iterdir()] == [STUCK, STUCK]

@@ -24,7 +24,7 @@ def test_the_longest_pause_that_went_well_may_come_again() -> None:
     learned = StepTimingStats()
     for _ in range(999):
         learned.add_gap(0.1)
-    learned.add_gap(100.0)  # a save that no hook knows
+    learned.add_gap(100.0)  # a save that no hook records
     assert learned.limit(True, []) == 200.0
 
 

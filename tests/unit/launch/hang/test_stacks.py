@@ -1,4 +1,4 @@
-"""What stacks tell."""
+"""Evaluation of stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands can do with what a zygote has loaded."""
+"""Which commands are compatible with what a forkserver has loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kit(**fields: Any) -> Compatibility:
 
 
 def fits(tmp_path: Path, *words: str, env: dict[str, str] | None = None, **fields: Any) -> str:
-    """The code of the reason why not, and what it is about; empty if it does."""
+    """The code of the reason against a warm start, with its subject; empty if there is none."""
     if not (tmp_path / "a.py").exists():
         (tmp_path / "a.py").touch()
     invocation = read_command(PYTHON, [PYTHON, *(words or ("a.py",))], None)
@@ -140,7 +140,7 @@ def test_a_tracker_of_multiprocessing_is_started_cold_without_a_word(tmp_path: P
 
 def test_a_file_that_would_hide_a_module(tmp_path: Path) -> None:
     (tmp_path / "numpy").mkdir()
-    assert fits(tmp_path) == ""  # a folder that is no package
+    assert fits(tmp_path) == ""  # a folder that is not a package
     (tmp_path / "numpy" / "__init__.py").touch()
     assert fits(tmp_path) == "module-shadowed numpy"
     assert fits(tmp_path, "-c", "1") == "module-shadowed numpy"

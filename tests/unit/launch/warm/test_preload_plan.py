@@ -80,7 +80,7 @@ def test_a_torn_journal_is_passed_over(tmp_path: Path) -> None:
     [
         (["1", "1"], {"A": "1"}, {"/m.py": "i"}),
         (["1", "2"], {}, {}),  # each rank sets it differently
-        ([None, None], {}, {}),  # a secret, or taken away
+        ([None, None], {}, {}),  # a secret, or removed
     ],
 )
 def test_what_scripts_set(

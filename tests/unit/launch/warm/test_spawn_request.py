@@ -49,7 +49,7 @@ def test_large_messages(ends: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"7"])
 def test_an_answer_is_taken_or_refused(ends: tuple[int, int], answer: bytes) -> None:
-    """Else a child whose answer comes too late would run beside the one that is started cold."""
+    """Otherwise a child with a late reply would run in addition to one that is started cold."""
     if answer:
         spawn_request.send_message(ends[0], answer)
     assert spawn_request.receive_last(ends[1]) == answer
@@ -92,7 +92,7 @@ def test_an_end_whose_number_has_become_another_file(ends: tuple[int, int]) -> N
     os.close(nothing)
     assert not end.usable()
     end.close()
-    os.fstat(ends[0])  # it was not closed: it is not ours
+    os.fstat(ends[0])  # not closed, as it is not the same socket
 
 
 def test_a_request_arrives_as_it_was_sent() -> None:
