@@ -124,7 +124,7 @@ class Session:
         self.wait("a first step", lambda: len(self.pids()) == self.ranks, 300)
         if self.name == "headway warm":
             memory = self.folder / "run" / "warm.json"
-            self.wait("the zygote", lambda: memory.exists() and "seconds" in memory.read_text())
+            self.wait("the forkserver", lambda: memory.exists() and "seconds" in memory.read_text())
         took = []
         for _ in range(self.kills):
             resumed = time.time()

@@ -73,7 +73,7 @@ def environment(run: Path, launch: str, cache: Path) -> dict[str, str]:
 
 
 def measure(run: Path, command: list[str], runs: int) -> dict[str, Any]:
-    """Cold twice, the first time for the compile cache; then warm, from one zygote."""
+    """Cold twice, the first time for the compile cache; then warm, from one forkserver."""
     (run / "journal").mkdir(parents=True)
     cache, quiet = run / "cache", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     found: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
@@ -93,7 +93,7 @@ def measure(run: Path, command: list[str], runs: int) -> dict[str, Any]:
     state = look_at(next(iter(warm.pids())))
     nothing = os.open(os.devnull, os.O_WRONLY)
     for index in range(runs):
-        time.sleep(4)  # for the spares
+        time.sleep(4)  # for the idle children
         launch, began = f"warm{index}", time.monotonic_ns()
         env = environment(run, launch, cache)
         options = {"stdout": nothing, "stderr": nothing}
@@ -185,7 +185,9 @@ def main() -> None:
             print(f"{case}: cold {cold:.0f} ms, warm {warm:.0f} ms, 1/{cold / warm:.1f}")
             for how in ("cold", "warm"):
                 print("   ", how, {key: round(value) for key, value in found[how].items()})
-            print("    zygote", round(found["zygote"], 2), "s", found["state"], found["left_out"])
+            print(
+                "    forkserver", round(found["zygote"], 2), "s", found["state"], found["left_out"]
+            )
             print("    notes", found["notes"], flush=True)
     if args.keep:
         keep("warm_start", {"rows": rows})

@@ -88,7 +88,7 @@ class Warmed:
         self.driver = Driver(folder, command, self.env)
         answer = self.driver.ask(how="prepare")
         assert answer["ready"], answer["notes"]
-        self.zygote = answer["pids"][0]
+        self.forkserver = answer["pids"][0]
 
     def run(self, how: str, *words: str, env: dict[str, str] | None = None, **task: Any) -> Any:
         command = [PYTHON, *words]

@@ -258,17 +258,17 @@ def simple(job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
 
 
 @pytest.mark.slow
-def test_the_zygote_has_one_thread_and_ends_with_all_that_waits(
+def test_the_forkserver_has_one_thread_and_ends_with_its_idle_children(
     simple: Callable[..., Job],
 ) -> None:
     started = simple("pass", modules=("numpy", "torch"))
-    zygote = next(iter(started.warm.pids()))
-    waiting = wait_until(lambda: len(children := below(zygote)) >= 3 and children)
-    for pid in {zygote, *waiting}:
+    forkserver = next(iter(started.warm.pids()))
+    waiting = wait_until(lambda: len(children := below(forkserver)) >= 3 and children)
+    for pid in {forkserver, *waiting}:
         assert len(os.listdir(f"/proc/{pid}/task")) == 1
         assert not [fd for fd in opened(pid) if fd.startswith("/dev/nvidia")]
     started.warm.close()
-    wait_until(lambda: gone({zygote, *waiting}), 10)
+    wait_until(lambda: gone({forkserver, *waiting}), 10)
 
 
 def opened(pid: int) -> list[str]:
@@ -279,12 +279,14 @@ def opened(pid: int) -> list[str]:
     return files
 
 
-def test_a_killed_zygote_hurts_nobody(simple: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_killed_forkserver_does_not_affect_the_job(
+    simple: Callable[..., Job], tmp_path: Path
+) -> None:
     started = simple("import time\ntime.sleep(1.5)\nprint('survived', flush=True)")
     running = started.spawn()
-    (zygote,) = started.warm.pids()
-    os.kill(zygote, signal.SIGKILL)
-    wait_until(lambda: gone({zygote}))
+    (forkserver,) = started.warm.pids()
+    os.kill(forkserver, signal.SIGKILL)
+    wait_until(lambda: gone({forkserver}))
     assert started.spawn() is None
     assert started.codes() == ["zygote-gone"]
     assert ended(running) == 0

@@ -30,7 +30,7 @@ def test_what_is_to_be_executed() -> None:
         spawn_hook._executable([b"/nowhere/python"])
 
 
-def test_ranks_and_helpers_have_no_nest() -> None:
+def test_ranks_and_helpers_have_no_child_forkserver() -> None:
     assert spawn_hook.needs_child_forkserver({}, ["python", "a.py"])
     assert not spawn_hook.needs_child_forkserver({"RANK": "0"}, ["python", "a.py"])
     assert not spawn_hook.needs_child_forkserver(
