@@ -1,4 +1,4 @@
-"""From an anchor checkpoint to a snapshot that serves, by a job of its own on any CPU."""
+"""Publish anchor checkpoints as inference-ready snapshots, in a separate job on any CPU."""
 
 from __future__ import annotations
 

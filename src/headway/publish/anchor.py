@@ -1,4 +1,4 @@
-"""Anchors: a checkpoint of a store, a DCP folder, or a file of `torch.save`."""
+"""Anchors: a checkpoint of a store, a DCP folder, or a `torch.save` file."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from headway.storage.place import LocalPlace, open_place
 
 @dataclass(frozen=True, kw_only=True)
 class Anchor:
-    """One checkpoint to publish. It is told from others by its content, not by its path."""
+    """One checkpoint to publish, identified by its content, not by its path."""
 
     id: str
     kind: str
     path: str
-    order: tuple[str, int] = ("", 0)  # the store that it is of, and its place among the others
+    order: tuple[str, int] = ("", 0)  # its store, and its position there
     step: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    chain: tuple[Checkpoint, ...] = ()  # of a store: what it builds on, and itself last
+    chain: tuple[Checkpoint, ...] = ()  # in a store: its base checkpoints, and itself last
     damage: str = ""  # why it cannot be used
 
     def key(self, recipe: str) -> str:
-        """What is published once: this anchor under this recipe."""
+        """Key of this anchor under a recipe; published once."""
         return hashlib.sha256(f"{self.id} {recipe}".encode()).hexdigest()[:32]
 
     def to_manifest(self) -> dict[str, Any]:
-        """For the manifest of a snapshot."""
+        """Fields for the manifest of a snapshot."""
         return {
             "id": self.id,
             "path": self.path,
@@ -47,7 +47,7 @@ class Anchor:
 
 
 def find_anchor(url: str) -> Anchor:
-    """The anchor that a path or URL names; of a store, the newest anchor, or else checkpoint."""
+    """The anchor at a path or URL; of a store, the newest anchor, else the newest checkpoint."""
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://")).expanduser().absolute()
         if path.is_file():
@@ -64,9 +64,7 @@ def find_anchor(url: str) -> Anchor:
         above, _, name = url.rstrip("/").rpartition("/")
         if manifests.REMOTE_STEP.fullmatch(name):
             return _stored_anchor(Store(above), name)
-        raise UsageError(
-            f"{url} is no checkpoint, and there is none in it", code="anchor-not-found"
-        )
+        raise UsageError(f"{url} is not a checkpoint and contains none", code="anchor-not-found")
     pinned = [checkpoint for checkpoint in store.checkpoints() if _pinned(store, checkpoint.name)]
     newest = pinned[0] if pinned else store.latest_valid().checkpoint
     for checkpoint in unreadable:
@@ -74,13 +72,13 @@ def find_anchor(url: str) -> Anchor:
             return _unreadable_anchor(store, checkpoint)
     if newest is None:
         raise CheckpointDamaged(
-            f"none of the checkpoints in {url} is whole", code="no-usable-checkpoint"
+            f"none of the checkpoints in {url} is usable", code="no-usable-checkpoint"
         )
     return _committed_anchor(store, newest)
 
 
 def pending_anchors(url: str) -> Iterator[Anchor]:
-    """The anchors in a place, the oldest first: those pinned in a store, or folders of DCP."""
+    """Anchors to publish, the oldest first: pinned checkpoints of a store, or DCP folders."""
     store = Store(url)
     for checkpoint in reversed(store.checkpoints()):
         if _pinned(store, checkpoint.name):
@@ -136,7 +134,7 @@ def _committed_anchor(store: Store, checkpoint: Checkpoint) -> Anchor:
 
 
 def _unreadable_anchor(store: Store, checkpoint: UnreadableCheckpoint) -> Anchor:
-    """One whose manifest cannot be read: it is turned down, and not passed over."""
+    """An anchor with an unreadable manifest, which is rejected, not skipped."""
     path = store.place.path(checkpoint.name)
     return Anchor(
         id=hashlib.sha256(f"{path} {checkpoint.why}".encode()).hexdigest(),
@@ -149,7 +147,7 @@ def _unreadable_anchor(store: Store, checkpoint: UnreadableCheckpoint) -> Anchor
 
 
 def _dcp_anchor(path: Path) -> Anchor:
-    """DCP writes `.metadata` last; what it says, and how large the files are, is the content."""
+    """DCP writes `.metadata` last; it and the size and time of the files identify the content."""
     digest = hashlib.sha256((path / manifests.METADATA).read_bytes())
     for file in sorted(path.glob("*.distcp")):
         stat = file.stat()
@@ -169,7 +167,7 @@ def _file_anchor(path: Path) -> Anchor:
 
 
 def fetch_anchor(anchor: Anchor, folder: Path) -> Anchor:
-    """The anchor on this machine: behind a URL, its files are fetched into a folder."""
+    """The anchor on this machine; files behind a URL are downloaded to a folder."""
     if anchor.kind != "store" or "://" not in anchor.path:
         return anchor
     local = []
@@ -187,9 +185,9 @@ def fetch_anchor(anchor: Anchor, folder: Path) -> Anchor:
 
 
 def last_anchor(url: str, since: float) -> str | None:
-    """The path of the last anchor that was made since then, or else of the last checkpoint.
+    """Path of the last anchor created since then, else of the last checkpoint, which is pinned.
 
-    It is an anchor from now on: nobody takes it away before it is published.
+    Retention keeps pinned checkpoints until they are published.
     """
     store = Store(url)
     recent = [checkpoint for checkpoint in store.checkpoints() if checkpoint.manifest.made >= since]

@@ -1,6 +1,6 @@
-"""Who waits for the anchors of a store of checkpoints, so that none is released too early.
+"""Claims on the anchors of a checkpoint store, so that none is released too early.
 
-CHECKPOINTS/claims/NAME    a recipe that a worker watches for, or one publish of one anchor
+CHECKPOINTS/claims/NAME    the recipe of a watching worker, or one publish of one anchor
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headway.storage import process_identity
 from headway.storage.place import Place, open_place
 
 CLAIMS_FOLDER = "claims"
-CLAIM_EXPIRES_S = 86400.0  # a claim that was not renewed for so long is none
+CLAIM_EXPIRES_S = 86400.0  # without renewal
 CLAIM_RENEW_S = 3600.0
 
 
 def claim_recipe(url: str, recipe: str, store: SnapshotStore) -> str:
-    """This recipe is watched for; the name of the claim, which stays until it lapses."""
+    """Claim the anchors for a watched recipe; returns the name of the claim, which expires."""
     name = hashlib.sha256(f"{recipe} {store.place.url}".encode()).hexdigest()[:32]
     place = open_place(url)
     form = layout.STEP if place.can_rename else layout.REMOTE_STEP
@@ -45,7 +45,7 @@ def _is_recent(place: Place, name: str) -> bool:
 
 @contextlib.contextmanager
 def claim_anchor(anchor: Anchor) -> Iterator[str]:
-    """This anchor is read now; the name of the claim."""
+    """Claim an anchor while it is published; yields the name of the claim."""
     name = f"{os.getpid()}-{secrets.token_hex(8)}"
     if anchor.kind != "store":
         yield name
@@ -60,7 +60,7 @@ def claim_anchor(anchor: Anchor) -> Iterator[str]:
 
 
 def release_anchor(anchor: Anchor, own_claim: str) -> bool:
-    """Let retention have an anchor, unless somebody else waits for it; whether that was done."""
+    """Release an anchor to retention unless it has other claims; returns whether it did."""
     if anchor.kind != "store" or _is_claimed(open_place(anchor.order[0]), anchor, own_claim):
         return False
     cleanup.release(anchor.order[0], anchor.chain[-1])
@@ -92,11 +92,11 @@ def _needs_anchor(content: bytes, anchor: Anchor) -> bool:
             return bool(claim["anchor"] == anchor.id)
         return not SnapshotStore(claim["store"]).is_settled(anchor.key(claim["recipe"]))
     except (ValueError, KeyError, TypeError, OSError, HeadwayError):
-        return True  # nobody can tell
+        return True  # unknown: assume it does
 
 
 def _write(place: Place, name: str, claim: dict[str, Any]) -> None:
-    """What can only be read cannot be released either."""
+    """Write a claim; in a read-only store it is not needed, as nothing can be released."""
     with contextlib.suppress(OSError):
         place.make_folder(CLAIMS_FOLDER)
         place.write(f"{CLAIMS_FOLDER}/{name}", json.dumps(claim).encode())

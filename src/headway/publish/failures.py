@@ -6,7 +6,7 @@ import errno
 
 from headway.errors import PublishDeferred
 
-# What a machine lacks now and may have later: errors, and words of errors that lost their kind.
+# Temporary lack of resources: error numbers, and words in errors of other types.
 TRANSIENT_ERRNOS = (
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENETDOWN, errno.ENETUNREACH),
@@ -22,7 +22,7 @@ TRANSIENT_WORDS = (
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether the machine is to blame, so that the same may succeed later."""
+    """Whether a temporary problem of the machine caused the error."""
     for _ in range(10):  # causes
         if error is None:
             return False
@@ -37,12 +37,12 @@ def is_transient(error: BaseException | None) -> bool:
 
 
 def raise_if_transient(text: str, error: BaseException) -> None:
-    """PublishDeferred if it is the machine's fault that something cannot be done."""
+    """Raise PublishDeferred if a temporary problem of the machine caused the error."""
     if is_transient(error):
         raise PublishDeferred(text, code="machine-not-able") from error
 
 
 def describe_error(error: Exception) -> str:
-    """What went wrong in code of the user's, in one line."""
+    """Type and first line of an error of user code."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,7 +1,7 @@
 """Golden inputs: every target must reproduce the model's outputs on them.
 
-They are part of a snapshot: `golden.safetensors` holds the tensors `inputs.N` and `outputs.N`, and
-`config.json` says how the inputs are passed.
+They are part of a snapshot: `golden.safetensors` contains the tensors `inputs.N` and `outputs.N`,
+and `config.json` how the inputs are passed.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ GOLDEN_FILE = "golden.safetensors"
 
 @dataclass(frozen=True)
 class GoldenInputs:
-    """What a model is called with."""
+    """Arguments of a call of the model."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All in order."""
+        """All tensors in order."""
         leaves = pytree.tree_leaves((self.args, dict(self.kwargs or {})))
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     @property
     def spec(self) -> str:
-        """How the tensors are handed over, as JSON."""
+        """Structure of the arguments, as JSON."""
         _, spec = pytree.tree_flatten((self.args, dict(self.kwargs or {})))
         return pytree.treespec_dumps(spec)
 
     def call(self, model: Callable[..., Any]) -> list[Tensor]:
-        """What the model says: its tensors in order."""
+        """Call the model; return its output tensors in order."""
         try:
             with torch.inference_mode():
                 outputs = model(*self.args, **(self.kwargs or {}))
         except Exception as error:  # of the user's code
-            reason = f"the golden inputs cannot be asked: {describe_error(error)}"
+            reason = f"the model fails on the golden inputs: {describe_error(error)}"
             raise_if_transient(reason, error)
             raise PublishFailed(reason, code="golden-inputs-failed") from error
         return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
@@ -58,7 +58,7 @@ class GoldenInputs:
 def golden_inputs(
     recipe: recipes.Recipe, source: TensorSource
 ) -> tuple[GoldenInputs, list[Tensor]]:
-    """The inputs that a recipe names, and the outputs that were recorded with them, if any."""
+    """Golden inputs of a recipe, and the outputs recorded with them, if any."""
     golden = recipe.golden
     if golden.anchor is not None:
         recorded = _anchor_tensors(source, f"{golden.anchor}.inputs.")
@@ -75,17 +75,17 @@ def golden_inputs(
         value = make()
     except Exception as error:  # of the user's code
         raise_if_transient(
-            f"{golden.inputs} cannot give inputs now: {describe_error(error)}", error
+            f"{golden.inputs} cannot return inputs now: {describe_error(error)}", error
         )
         raise UsageError(
-            f"{golden.inputs} cannot give inputs: {describe_error(error)}",
+            f"{golden.inputs} cannot return inputs: {describe_error(error)}",
             code="golden-function-failed",
         ) from error
     try:
         return GoldenInputs(*call_arguments(value)), []
     except ValueError as error:
         raise UsageError(
-            f"{golden.inputs} must give {error}", code="golden-inputs-malformed"
+            f"{golden.inputs} must return {error}", code="golden-inputs-malformed"
         ) from None
 
 
@@ -97,13 +97,13 @@ def _anchor_tensors(source: TensorSource, prefix: str) -> list[Tensor]:
 
 
 def golden_tensors(inputs: GoldenInputs, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
-    """As they lie in a snapshot."""
+    """Tensors of a snapshot's golden file, by name."""
     tensors = {f"inputs.{index}": tensor for index, tensor in enumerate(inputs.tensors)}
     return tensors | {f"outputs.{index}": tensor for index, tensor in enumerate(outputs)}
 
 
 def read_golden(tensors: Mapping[str, Tensor], spec: str) -> tuple[GoldenInputs, list[Tensor]]:
-    """The inputs and outputs that a snapshot has."""
+    """Golden inputs and outputs of a snapshot."""
     ins, outs = (_numbered(tensors, prefix) for prefix in ("inputs.", "outputs."))
     return _unflatten(ins, spec), outs
 
@@ -112,8 +112,8 @@ def _unflatten(tensors: Sequence[Tensor], spec: str) -> GoldenInputs:
     try:
         args, kwargs = pytree.tree_unflatten(tensors, pytree.treespec_loads(spec))
         return GoldenInputs(tuple(args), dict(kwargs))
-    except Exception as error:  # whatever is wrong in what somebody has written there
-        text = f"the golden inputs cannot be handed over: {describe_error(error)}"
+    except Exception as error:  # the structure may be malformed in any way
+        text = f"the structure of the golden inputs is invalid: {describe_error(error)}"
         raise PublishFailed(text, code="golden-inputs-malformed") from None
 
 
@@ -123,7 +123,7 @@ def _numbered(tensors: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
 
 
 def max_difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest between outputs: absolute for small values, relative for those above 1."""
+    """Largest difference of outputs: absolute for small values, relative for values above 1."""
     if [output.shape for output in outputs] != [output.shape for output in expected]:
         raise PublishFailed(
             f"the outputs have the shapes {[list(output.shape) for output in outputs]} instead of "
@@ -139,5 +139,5 @@ def max_difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> flo
 
 
 def all_finite(outputs: Sequence[Tensor]) -> bool:
-    """Whether every number is one."""
+    """Whether all values are finite."""
     return all(bool(output.isfinite().all()) for output in outputs)

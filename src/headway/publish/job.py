@@ -1,4 +1,4 @@
-"""Publish one anchor: make, validate and commit a snapshot; then registry and release."""
+"""Publish one anchor: make, validate and commit a snapshot; then register and release."""
 
 from __future__ import annotations
 
@@ -37,22 +37,19 @@ from headway.publish.validate import CheckResult, TargetCheck, TargetChecker, ch
 from headway.storage.lease import lease
 from headway.storage.place import os_errors_as_save_failed
 
-UNREADABLE_CODES = (
-    "not-readable",
-    "manifest-not-readable",
-)  # of a checkpoint: what the disk has said
+UNREADABLE_CODES = ("not-readable", "manifest-not-readable")  # read errors, not damage
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an anchor; `fresh` if this call has made the snapshot."""
+    """Snapshot of an anchor; `fresh` if this call created it."""
 
     snapshot: Snapshot
     fresh: bool
 
 
 class CachedCodeMismatch(Exception):
-    """Code that was compiled before does not serve these weights."""
+    """Reused compiled code gives wrong results with these weights."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,8 @@ def publish(
 ) -> Outcome:
     """Publish an anchor, once under each recipe.
 
-    `again`: even if that was done before. `orderly`: it serves only if no later anchor of the same
-    store does. AlreadyPublishing is raised if another worker is at it.
+    `again`: even if it is already published. `orderly`: do not serve it if a later anchor of the
+    same store is serving. Raises AlreadyPublishing if another worker publishes the anchor.
     """
     targets = {target.name: load_target(target.name, target.options) for target in recipe.targets}
     info = anchor.extra.get(SERVING_INFO)
@@ -92,7 +89,7 @@ def publish(
     with store.sweep_blocked(), lease(store.place, job.key):
         outcome = store.outcome_of(job.key)
         if isinstance(outcome.get("snapshot"), str) and not again:
-            with contextlib.suppress(UsageError, SnapshotDamaged):  # it is not kept any more
+            with contextlib.suppress(UsageError, SnapshotDamaged):  # retention deleted it
                 earlier = store.snapshot(outcome["snapshot"])
                 if not store.damage(earlier):
                     return Outcome(earlier, fresh=False)
@@ -152,7 +149,7 @@ def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
 
 
 def _serving_snapshot(store: SnapshotStore) -> Snapshot | None:
-    """What the new one is compared with; one that is damaged is no measure."""
+    """The serving snapshot, for comparison; None if it is damaged."""
     try:
         return store.latest()
     except SnapshotDamaged:
@@ -165,7 +162,7 @@ def _check_targets(
     of: Mapping[str, tuple[str, ...]],
     folder: Path,
 ) -> dict[str, CheckResult]:
-    """What each target says, from the files as they are in the store."""
+    """Check each target, with the files as they are in the store."""
     folder.mkdir()
     paths = {name: str(job.store.fetch(file, name, folder)) for name, file in files.items()}
     return {
@@ -186,7 +183,7 @@ def _check_targets(
 def _check_serving(
     job: _PublishJob, serving: Snapshot | None, folder: Path
 ) -> dict[str, CheckResult]:
-    """What the snapshot that serves takes on this machine, where that is limited."""
+    """Measure the serving snapshot on this machine, if latency growth is limited."""
     if serving is None or job.recipe.limits.latency_growth is None:
         return {}
     of = {name: target.files for name, target in serving.manifest.targets.items()}
@@ -211,7 +208,7 @@ def _manifest(
         for name, answer in answers.items()
     }
     return Manifest(
-        number=0,  # given at the commit, where it is also seen whether it is to serve
+        number=0,  # set at the commit, like `current`
         made=time.time(),
         current=True,
         anchor={**job.anchor.to_manifest(), "key": job.key},
@@ -225,7 +222,7 @@ def _manifest(
 
 @dataclass(frozen=True)
 class AfterPublish:
-    """As a recipe wants it; it is made before the work begins, so that mistakes are told early."""
+    """Registration and release; created before the publish to report errors early."""
 
     recipe: Recipe
     store: SnapshotStore
@@ -234,7 +231,7 @@ class AfterPublish:
 
     @contextlib.contextmanager
     def registering(self) -> Iterator[None]:
-        """Register what was published meanwhile, and what an earlier start has not come to."""
+        """Register snapshots at the end, including those of earlier interrupted publishes."""
         try:
             yield
         except HeadwayError:
@@ -249,7 +246,7 @@ class AfterPublish:
             self.log(f"released {anchor.path}")
 
     def register(self) -> None:
-        """Bring the registry to where the store is."""
+        """Update the registry from the store."""
         options = self.recipe.registry
         if options is None or self.registry is None:
             return
@@ -259,7 +256,7 @@ class AfterPublish:
 
 
 def after_publish(recipe: Recipe, store: SnapshotStore, log: Say) -> AfterPublish:
-    """For one publish, or for many."""
+    """Prepare registration and release, for one or more publishes."""
     options = recipe.registry
     if options is None:
         return AfterPublish(recipe, store, None, log)

@@ -20,7 +20,7 @@ from headway.storage.lease import AlreadyPublishing
 
 
 def with_training_run(anchor: Anchor, run: str | None) -> Anchor:
-    """The anchor with the training run that is named, or else the one that it names itself."""
+    """The anchor with the given training run, or with the one recorded in it."""
     if run is None:
         return anchor
     path = run_files.find_run(run).resolve()
@@ -29,22 +29,22 @@ def with_training_run(anchor: Anchor, run: str | None) -> Anchor:
 
 
 def publish_linked(anchor: Anchor, recipe: Recipe, store: SnapshotStore, **options: Any) -> Outcome:
-    """As usual; in the end its own journal and the folder of the training say how that ended."""
+    """Publish; record the outcome in the own journal and in the folder of the training run."""
     fields: dict[str, Any] = {"anchor": anchor.path, "store": store.place.url, "snapshot": ""}
-    fields |= {"error": "it was ended half-way"}
+    fields |= {"error": "it was interrupted"}
     started = time.monotonic()
     try:
         with sdk.span("publish"):
             outcome = job.publish(anchor, recipe, store, **options)
     except AlreadyPublishing:
-        fields.clear()  # another one is at it, and will say
+        fields.clear()  # the other worker records the outcome
         raise
     except Exception as error:
         fields["error"] = str(error) or type(error).__name__
         raise
     else:
         fields |= {"snapshot": outcome.snapshot.name, "error": ""}
-        if not outcome.fresh:  # what it took when it was made
+        if not outcome.fresh:  # the time of the original publish
             fields["seconds"] = sum(outcome.snapshot.manifest.seconds.values())
         return outcome
     finally:
@@ -57,7 +57,7 @@ def _record(anchor: Anchor, fields: dict[str, Any]) -> None:
     _emit({**fields, **training})
     path = Path(str(training["ledger"] or ""))
     if training["ledger"] and (path / run_files.JOURNAL).is_dir():
-        with contextlib.suppress(OSError):  # it may be another user's
+        with contextlib.suppress(OSError):  # the folder may belong to another user
             run_files.write_publish_note(
                 path, {**run_files.read_publish_note(path), **fields, "ended": time.time()}
             )
@@ -73,7 +73,7 @@ def _emit(fields: dict[str, Any]) -> None:
 
 
 def _rewrite_results(path: Path) -> None:
-    """The ledger and the page of the training were written before its publish had ended."""
+    """Update the ledger and the report of the training run with the finished publish."""
     from headway.session.output import write_results
 
     with contextlib.suppress(HeadwayError):

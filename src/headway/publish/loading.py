@@ -20,22 +20,22 @@ from headway.storage.place import LocalPlace
 
 
 class SnapshotFolder:
-    """A folder with the files of a snapshot, and its manifest beside them."""
+    """A folder with the files of a snapshot and its manifest."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._place, self._name = LocalPlace(str(folder)), name
 
     def snapshot(self, name: str) -> Snapshot:
-        """The one that it is, whatever is asked for."""
+        """The snapshot of the folder, independent of the name."""
         return decode(self._name, self._place.read(f"{self._name}.json"))
 
     def fetch(self, file: SnapshotFile, name: str, folder: Path) -> Path:
-        """A file, every byte of it looked at."""
+        """Path of a verified file."""
         return fetch_verified(self._place, name, file, name, folder)
 
 
 def open_snapshot_folder(folder: str | os.PathLike[str]) -> SnapshotFolder | None:
-    """What lies in a folder, if that is one snapshot by itself."""
+    """The snapshot in a folder, if the folder contains exactly one."""
     path = Path(folder)
     names = [file.stem for file in path.glob("*.json") if SNAPSHOT_NAME.fullmatch(file.stem)]
     return SnapshotFolder(path, names[0]) if len(names) == 1 else None
@@ -49,10 +49,10 @@ def load(
     factory: Callable[..., Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """What serves: the first target of the recipe, or the one that is named.
+    """Load a target of a snapshot for serving; by default the first target of the recipe.
 
-    Nothing in a store is unpickled, and no name in it is imported: weights alone need the
-    `factory` of the model. Compiled code is run as it is: load it from stores that you trust.
+    Nothing in a store is unpickled or imported, so the `safetensors` target needs the `factory`
+    of the model. Compiled code is run: load it only from stores that you trust.
     """
     source = open_snapshot_folder(store) or SnapshotStore(store)
     chosen = source.snapshot(snapshot)
@@ -83,5 +83,5 @@ def _config(files: Mapping[str, Path]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         valid = False
     if not valid:
-        raise SnapshotDamaged(f"{CONFIG} makes no sense", code="snapshot-config-invalid")
+        raise SnapshotDamaged(f"{CONFIG} is invalid", code="snapshot-config-invalid")
     return dict(config)

@@ -24,13 +24,13 @@ from headway.publish.store import SnapshotStore
 from headway.publish.targets.base import CONFIG, WEIGHTS, Packages, Target, Work
 from headway.storage import disk
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no fault of the anchor
-SHARED_FILES = (WEIGHTS, CONFIG, golden.GOLDEN_FILE)  # what every target is served with
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # not caused by the anchor
+SHARED_FILES = (WEIGHTS, CONFIG, golden.GOLDEN_FILE)  # files of every target
 
 
 @dataclass(frozen=True)
 class SnapshotFiles:
-    """The files by name, those of each target, and the seconds that it took."""
+    """Files by name, names of files by target, and seconds by step."""
 
     files: dict[str, SnapshotFile]
     of: dict[str, tuple[str, ...]]
@@ -45,10 +45,10 @@ def make_files(
     folder: Path,
     packages: Packages,
 ) -> SnapshotFiles:
-    """Everything is in the store once this returns, and is part of no snapshot yet."""
+    """Write all files to the store; they are not part of a snapshot yet."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
-        # First the user's code: it may allow classes that the anchor needs.
+        # Import user code first: it may allow classes that the anchor needs.
         built = model.build_model(recipe.model.factory, recipe.model.arguments, recipe.folder)
         source = open_source(fetch_anchor(anchor, folder))
         inputs, recorded = golden.golden_inputs(recipe, source)
@@ -66,7 +66,7 @@ def make_files(
                 names = target.make(work)
             except HeadwayError:
                 raise
-            except Exception as error:  # it may be the user's own
+            except Exception as error:  # of any kind: the target may be user code
                 if isinstance(error, OSError) and error.errno in DISK_FULL:
                     raise
                 raise_if_transient(
@@ -102,19 +102,19 @@ def _process_tables(
     inputs: golden.GoldenInputs,
     recorded: list[Tensor],
 ) -> tuple[list[Tensor], dict[str, Any]]:
-    """What the model says once its tables are as they serve, and what is told of them."""
+    """Outputs of the model with its processed tables, and their configuration."""
     prefix = f"{anchor.path} is not published"
     outputs = inputs.call(built)
     if not golden.all_finite(outputs):
         raise PublishFailed(
-            f"{prefix}: the model gives numbers that are not finite", code="model-not-finite"
+            f"{prefix}: the outputs of the model are not finite", code="model-not-finite"
         )
     if recorded:
         gap = golden.max_difference(outputs, recorded)
         if gap > recipe.golden.tolerance:
             raise PublishFailed(
-                f"{prefix}: the model differs by {gap:.3g} from the outputs recorded with it, "
-                f"and {recipe.golden.tolerance:g} is allowed",
+                f"{prefix}: the outputs differ by {gap:.3g} from the recorded ones, "
+                f"more than the tolerance {recipe.golden.tolerance:g}",
                 code="golden-outputs-differ",
             )
     table_configs = tables.process(built, recipe.tables, source)
@@ -124,8 +124,8 @@ def _process_tables(
     gap = golden.max_difference(smaller, outputs)
     if gap > recipe.tables.tolerance:
         raise PublishFailed(
-            f"{prefix}: with smaller tables the model differs by {gap:.3g}, "
-            f"and {recipe.tables.tolerance:g} is allowed",
+            f"{prefix}: with processed tables the outputs differ by {gap:.3g}, "
+            f"more than the tolerance {recipe.tables.tolerance:g}",
             code="smaller-tables-differ",
         )
     return smaller, table_configs

@@ -18,12 +18,12 @@ from headway.publish.failures import describe_error, raise_if_transient
 from headway.publish.recipe import ModelOptions
 from headway.publish.source import TensorSource
 
-DEFAULT_PARTS = ("model", "state_dict", "")  # where weights lie if nobody says
+DEFAULT_PARTS = ("model", "state_dict", "")  # parts to look for weights by default
 WRAPPERS = ("module.", "_orig_mod.")  # of DDP, AveragedModel and torch.compile
 
 
 def import_function(name: str, folder: Path) -> Callable[..., Any]:
-    """A function of the user's, by `module:function`; modules beside the recipe come first."""
+    """Import a user function `module:function`; modules next to the recipe take precedence."""
     module, colon, function = name.partition(":")
     if not (module and colon and function):
         raise UsageError(f"{name!r} is not like module:function", code="function-malformed")
@@ -46,7 +46,7 @@ def import_function(name: str, folder: Path) -> Callable[..., Any]:
 
 
 def build_model(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module:
-    """The model as it serves: on the CPU, and nothing in it is trained."""
+    """Build the model for serving: on the CPU, in eval mode, without gradients."""
     make = import_function(factory, folder)
     try:
         model = build_without_init(make, arguments)
@@ -57,18 +57,18 @@ def build_model(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.
         ) from error
     if not isinstance(model, nn.Module):
         raise UsageError(
-            f"{factory} gives a {type(model).__name__}, but it must be a module",
+            f"{factory} returned a {type(model).__name__}, but it must return a module",
             code="factory-gives-no-module",
         )
     for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.contiguous()  # as it will lie in the file
+        tensor.data = tensor.data.contiguous()  # as in the file
     return model.eval().requires_grad_(False)
 
 
 def build_without_init(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What the factory makes, without numbers in its parameters: all of them come from elsewhere.
+    """Call the factory without initializing parameters, as the weights are loaded later.
 
-    Memory that nobody has written to takes none. If it cannot be made so, it is made as usual.
+    Unwritten memory is not allocated. Falls back to a normal call if this fails.
     """
     try:
         with _building, _init_skipped():
@@ -77,7 +77,7 @@ def build_without_init(make: Callable[..., Any], arguments: Mapping[str, Any]) -
         return make(**arguments)
 
 
-_building = threading.RLock()  # another one at a time would take stand-ins for torch's own
+_building = threading.RLock()  # a concurrent call would save the replacements as originals
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def _init_skipped() -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, source: TensorSource, recipe: ModelOptions) -> None:
-    """Every tensor of the model gets what the anchor has of it; nothing is left over."""
+    """Load every tensor of the model from the anchor; all tensors must match."""
     tensors = model.state_dict()
     parts = recipe.weights or (_default_part(source, tensors),)
     names_of_parts = {part: _tensors_of_part(source, part) for part in parts}
@@ -123,7 +123,7 @@ def load_weights(model: nn.Module, source: TensorSource, recipe: ModelOptions) -
     if extra:
         raise _mismatch(
             recipe,
-            f"the anchor has {_summary(extra)}, which the model has not",
+            f"the anchor has {_summary(extra)}, which the model does not have",
             code="tensor-not-in-model",
         )
     chosen = {name: _first(name, names_of_parts.values()) for name in tensors}
@@ -131,7 +131,7 @@ def load_weights(model: nn.Module, source: TensorSource, recipe: ModelOptions) -
     if missing:
         raise _mismatch(
             recipe,
-            f"the model has {_summary(missing)}, which the anchor has not",
+            f"the model has {_summary(missing)}, which the anchor does not have",
             code="tensor-not-in-anchor",
         )
     for name, tensor in tensors.items():
@@ -154,7 +154,7 @@ def _default_part(source: TensorSource, tensors: Mapping[str, Any]) -> str:
 
 
 def _tensors_of_part(source: TensorSource, part: str) -> dict[str, str]:
-    """What the model calls the tensors of a part, and what the anchor does."""
+    """Names of the tensors of a part in the model, with their names in the anchor."""
     prefix = f"{part}." if part else ""
     names = {}
     for name in source.shapes:
@@ -175,7 +175,9 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _mismatch(recipe: ModelOptions, reason: str, *, code: str) -> PublishFailed:
-    return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {reason}", code=code)
+    return PublishFailed(
+        f"the anchor does not match the model of {recipe.factory}: {reason}", code=code
+    )
 
 
 def _summary(names: set[str]) -> str:

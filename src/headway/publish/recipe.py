@@ -19,53 +19,53 @@ from headway.publish.targets import base
 from headway.settings import read_toml
 
 T = TypeVar("T")
-NOT_IN_DIGEST = ("registry", "release", "script")  # a snapshot is the same with or without
+NOT_IN_DIGEST = ("registry", "release", "script")  # sections that do not change the snapshot
 PLAIN_CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
-GOLDEN_PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/anchor.py
+GOLDEN_PART = "golden"  # part of an anchor with golden inputs: see headway/checkpoint/anchor.py
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How the model is built, and which of the anchor's parts are its weights."""
+    """How to build the model, and which parts of the anchor are its weights."""
 
-    factory: str = ""  # module:function; else the one that the anchor names
+    factory: str = ""  # module:function; default: that of the anchor
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    weights: tuple[str, ...] = ()  # parts of the anchor: a tensor is of the first that has it
-    ignore: tuple[str, ...] = ("n_averaged",)  # tensors of the anchor that the model may lack
+    weights: tuple[str, ...] = ()  # parts of the anchor; the first with a tensor is used
+    ignore: tuple[str, ...] = ("n_averaged",)  # tensors of the anchor that the model need not have
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenOptions:
-    """Inputs on which everything that is made has to agree; else those that the anchor has."""
+    """Inputs on which all targets must agree; default: those of the anchor."""
 
     inputs: str | None = None  # module:function
-    anchor: str | None = None  # or a part of the anchor, with `inputs` and perhaps `outputs`
-    tolerance: float = 1e-3  # for `outputs`, which another device may have made
-    batch: bool = True  # the first dimension of every input may be another one when it serves
+    anchor: str | None = None  # or a part of the anchor with `inputs` and optional `outputs`
+    tolerance: float = 1e-3  # for `outputs`, possibly from another device
+    batch: bool = True  # the first dimension of every input is dynamic
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune:
-    """Rows of tables that have not been used for long are left out."""
+    """Omit table rows that were not used recently."""
 
-    last_use: str  # a part of the anchor: for each table, when each row was last used
-    within: float  # rows are kept whose last use is so near to the newest one
+    last_use: str  # part of the anchor with the last use of each row, by table
+    within: float  # keep rows whose last use is at most this much before the newest
     tables: tuple[str, ...] = ("*",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """What becomes of embedding tables, by patterns of their names."""
+    """How to shrink embedding tables, by patterns of their names."""
 
     int8: tuple[str, ...] = ()
     fp16: tuple[str, ...] = ()
     prune: Prune | None = None
-    tolerance: float = 0.05  # between the model before and after
+    tolerance: float = 0.05  # between outputs before and after
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a snapshot may not exceed; growth is against the snapshot that serves now."""
+    """Upper limits; growth is relative to the serving snapshot."""
 
     size_mb: float | None = None
     size_growth: float | None = None
@@ -75,16 +75,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
-    """Where snapshots are registered besides: MLflow's model registry."""
+    """Model registry of MLflow in which snapshots are registered."""
 
     mlflow: str  # the registered model
-    uri: str | None = None  # of the server; without it, what MLFLOW_TRACKING_URI says
-    alias: str = "champion"  # names the version that serves
+    uri: str | None = None  # of the server; default: MLFLOW_TRACKING_URI
+    alias: str = "champion"  # alias of the serving version
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """One thing to make: its name, and what its section says."""
+    """A target: its name, and the options of its section."""
 
     name: str
     options: Mapping[str, Any]
@@ -92,7 +92,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All of it; `folder` is where the user's modules are looked for first."""
+    """A parsed recipe; user modules are imported from `folder` first."""
 
     model: ModelOptions
     golden: GoldenOptions
@@ -100,15 +100,15 @@ class Recipe:
     limits: Limits
     targets: tuple[TargetOptions, ...]
     registry: RegistryOptions | None
-    keep: int  # snapshots; that which serves is kept besides
-    release: bool  # the anchor, once it is published
+    keep: int  # number of snapshots to keep, besides the serving one
+    release: bool  # release the anchor once it is published
     folder: Path
     digest: str
-    spec: str = ""  # how golden inputs of the anchor are handed over; else one after the other
+    spec: str = ""  # structure of the golden inputs of the anchor; default: positional
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe; UsageError says what is wrong in it."""
+    """Read and check a recipe; raises UsageError."""
     if not path.is_file():
         raise UsageError(
             f"there is no recipe {path}; `headway publish --help` shows one",
@@ -129,18 +129,19 @@ def read_recipe(path: Path) -> Recipe:
     golden = _parse_section(GoldenOptions, content.get("golden", {}), f"{path.name} [golden]")
     if golden.inputs is not None and golden.anchor is not None:
         raise UsageError(
-            f"{path.name} [golden] has inputs and anchor; it can only have one",
+            f"{path.name} [golden] has both inputs and anchor; use one of them",
             code="recipe-golden-twice",
         )
     for name in filter(None, (model.factory, golden.inputs)):
         if not all(name.partition(":")):
             raise UsageError(
-                f"{path.name}: {name!r} is not like module:function", code="function-malformed"
+                f"{path.name}: {name!r} does not have the form module:function",
+                code="function-malformed",
             )
     release = content.get("release", False)
     if type(release) is not bool:
         raise UsageError(
-            f"{path.name} sets release to {release!r}, but it must be a switch",
+            f"{path.name} sets release to {release!r}, but it must be true or false",
             code="recipe-value-invalid",
         )
     _parse_value(
@@ -167,22 +168,23 @@ def read_recipe(path: Path) -> Recipe:
 def complete_recipe(
     recipe: Recipe, anchor: str, info: Mapping[str, Any], *, trusted: bool = True
 ) -> Recipe:
-    """With what was told at an anchor where the recipe is silent; PublishFailed if both are.
+    """Fill missing options from an anchor; PublishFailed if it lacks them, too.
 
-    `trusted`: nobody else can have written the anchor, so that code which it names may be run.
+    `trusted`: only this user can have written the anchor, so code that it names may be run.
     """
     model, golden = recipe.model, recipe.golden
     factory, arguments = info.get("factory"), info.get("arguments") or {}
     if not model.factory:
         if not isinstance(factory, str) or not isinstance(arguments, dict):
             raise PublishFailed(
-                f"{anchor} is not published: neither it nor the recipe names the model's factory",
+                f"{anchor} is not published: neither the anchor nor the recipe gives the factory "
+                "of the model",
                 code="factory-not-given",
             )
         if not trusted:
             raise CheckpointUntrusted(
-                f"{anchor} names the factory {factory}, and others may have written it; to allow "
-                f'it, the recipe says [model] factory = "{factory}"',
+                f"{anchor} names the factory {factory}, and other users may have written it; to "
+                f'allow it, add [model] factory = "{factory}" to the recipe',
                 classes=[factory],
             )
         model = replace(model, factory=factory, arguments={**arguments, **model.arguments})
@@ -190,13 +192,13 @@ def complete_recipe(
     if golden.inputs is None and golden.anchor in (None, GOLDEN_PART):
         if not isinstance(spec, str) and golden.anchor is None:
             raise PublishFailed(
-                f"{anchor} is not published: neither it nor the recipe has golden inputs",
+                f"{anchor} is not published: neither the anchor nor the recipe has golden inputs",
                 code="golden-inputs-not-given",
             )
         if isinstance(spec, str) and not trusted and not _is_plain(spec):
             raise CheckpointUntrusted(
-                f"{anchor} hands its golden inputs over by classes, and others may have written "
-                "it; to allow it, the recipe names [golden] inputs",
+                f"{anchor} passes its golden inputs with classes, and other users may have written "
+                "it; use [golden] inputs in the recipe instead",
                 classes=[],
             )
         golden = replace(golden, anchor=GOLDEN_PART)
@@ -205,7 +207,7 @@ def complete_recipe(
 
 
 def _is_plain(spec: str) -> bool:
-    """Whether a description of inputs, as torch writes it, names nothing but plain containers."""
+    """Whether a pytree structure written by torch contains only plain containers."""
     try:
         _, *nodes = json.loads(spec)
         while nodes:
@@ -261,7 +263,11 @@ def _parse_value(kind: str, value: Any, section: str, name: str) -> Any:
         return tuple(listed)
     if kind.startswith("Mapping"):
         return _require_table(value, f"{section[:-1]}.{name}]")
-    forms = {"str": (str, "text"), "float": ((int, float), "a number"), "bool": (bool, "a switch")}
+    forms = {
+        "str": (str, "text"),
+        "float": ((int, float), "a number"),
+        "bool": (bool, "true or false"),
+    }
     expected, description = forms[kind.removesuffix(" | None")]
     if not isinstance(value, expected) or (description == "a number" and isinstance(value, bool)):  # type: ignore[arg-type]
         raise UsageError(
@@ -291,14 +297,14 @@ def _check_keys(table: Mapping[str, Any], keys: Any, sentence: str) -> None:
 
 
 def check_functions(recipe: Recipe) -> None:
-    """Of all that a recipe names; UsageError if a publish on this machine would not find it."""
+    """Check the functions of a recipe; UsageError if they do not exist on this machine."""
     for name in filter(None, (recipe.model.factory, recipe.golden.inputs)):
         module, _, function = name.partition(":")
         source = _module_file(module, recipe.folder)
         if source is None:
             raise UsageError(
                 f"{name} cannot be imported: there is no module {module.partition('.')[0]!r} "
-                "beside the recipe, and none is installed",
+                "next to the recipe, and none is installed",
                 code="module-not-found",
                 module=module.partition(".")[0],
             )
@@ -311,12 +317,12 @@ def check_functions(recipe: Recipe) -> None:
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """The file of a module, or some other path where that is not known; None if there is none."""
+    """File of a module, or an empty path if unknown; None if the module does not exist."""
     first, dot, _ = module.partition(".")
     before = sys.path[:]
-    sys.path[:0] = [str(folder), os.getcwd()]  # as a publish has it
+    sys.path[:0] = [str(folder), os.getcwd()]  # as in a publish
     try:
-        spec = importlib.util.find_spec(first)  # of a first name nothing is imported for that
+        spec = importlib.util.find_spec(first)  # does not import a top-level module
     except (ImportError, ValueError):
         return None
     finally:
@@ -327,7 +333,7 @@ def _module_file(module: str, folder: Path) -> Path | None:
 
 
 def _binds_name(source: Path, function: str) -> bool:
-    """Whether the name is bound somewhere in it; what cannot be told from its text may be."""
+    """Whether the source may bind the name; True if this cannot be told from the text."""
     try:
         nodes = list(ast.walk(ast.parse(source.read_bytes())))
     except (OSError, SyntaxError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Keep a model registry in step with a snapshot store: one version per snapshot, an alias for the
 one that serves.
 
-The store records what was registered, so an interrupted update continues at the next start. The
-registry looks a snapshot up by its tag before it makes a version of it.
+The store records what was registered, so an interrupted update continues at the next start. A
+snapshot is looked up by its tag before a version is created for it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class Registry(Protocol):
     """Versions of one model."""
 
     def find_version(self, snapshot: Snapshot) -> str | None:
-        """That of a snapshot, if it is registered."""
+        """The version of a snapshot, if it is registered."""
 
     def register(self, snapshot: Snapshot, folder: Path) -> str:
-        """Make a version of it; its files lie in the folder."""
+        """Create a version for a snapshot, with the files in the folder."""
 
     def serve(self, version: str) -> None:
-        """The alias names it from now on."""
+        """Set the alias to a version."""
 
 
 def open_registry(options: recipes.RegistryOptions) -> Registry:
-    """The registry that a recipe names."""
+    """Open the registry of a recipe."""
     from headway.publish.registry_mlflow import MlflowRegistry
 
     return MlflowRegistry(options)
 
 
 def remembered_options(store: SnapshotStore) -> recipes.RegistryOptions | None:
-    """The registry that snapshots of this store were last registered in."""
+    """Options of the registry used last for this store."""
     try:
         return recipes.RegistryOptions(**store.registry_state()["registry"])
     except (KeyError, TypeError):
@@ -50,7 +50,7 @@ def remembered_options(store: SnapshotStore) -> recipes.RegistryOptions | None:
 
 
 def begin(store: SnapshotStore, options: recipes.RegistryOptions) -> None:
-    """Snapshots that are made from now on are registered there, however long that takes."""
+    """Register all snapshots created from now on, even if the registry is unavailable at first."""
     if store.registry_state().get("registry") == asdict(options):
         return
     with store.sweep_blocked(), wait_for_lease(store.place, REGISTRY_LEASE):
@@ -61,7 +61,7 @@ def begin(store: SnapshotStore, options: recipes.RegistryOptions) -> None:
 def follow(
     store: SnapshotStore, options: recipes.RegistryOptions, registry: Registry
 ) -> str | None:
-    """Register what is new, and let the alias name what serves; its version, if that is another."""
+    """Register new snapshots and set the alias; returns the serving version if it changed."""
     if store.latest() is None:
         return None
     with store.sweep_blocked(), wait_for_lease(store.place, REGISTRY_LEASE):
@@ -92,7 +92,7 @@ def follow(
 def _read_state(
     store: SnapshotStore, options: recipes.RegistryOptions, serving: Snapshot
 ) -> dict[str, Any]:
-    """What was registered there; of snapshots from before it began, only what serves is."""
+    """State of the registry; of snapshots older than it, only the serving one is registered."""
     new = _new_state(options, serving.manifest.number)
     state = store.registry_state()
     same = state.get("registry") == new["registry"] and state.keys() == new.keys()
@@ -117,7 +117,7 @@ def _register(store: SnapshotStore, snapshot: Snapshot, registry: Registry) -> s
 
 
 def lay_out(store: SnapshotStore, snapshot: Snapshot, folder: Path) -> None:
-    """Put a snapshot into an empty folder, every byte of it looked at; on a disk by links."""
+    """Put the verified files of a snapshot into an empty folder; local files as links."""
     for name, file in snapshot.manifest.files.items():
         path = store.fetch(file, name, folder)
         if path != folder / name:

@@ -1,7 +1,7 @@
-"""MLflow's model registry, by its own client.
+"""Model registry of MLflow, using its own client.
 
-A snapshot is a run with its files as artifacts, and a version of the registered model that is of
-this run. Both carry the snapshot's name as a tag from the moment that they are there.
+A snapshot is a run with its files as artifacts, and a version of the registered model that refers
+to this run. Both are created with the name of the snapshot as a tag.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headway.publish import recipe as recipes
 from headway.publish.snapshot import Snapshot
 
 TAG = "headway.snapshot"
-ARTIFACTS = "snapshot"  # the folder of a run's artifacts
-MAX_TAG_CHARS = 5000  # characters of a tag's value
-RESERVED_ALIAS = re.compile(r"latest|v\d+", re.I)  # what MLflow calls versions by itself
-QUIET_ENV = {  # for whoever has not set it
+ARTIFACTS = "snapshot"  # folder of the artifacts of a run
+MAX_TAG_CHARS = 5000  # of the value of a tag
+RESERVED_ALIAS = re.compile(r"latest|v\d+", re.I)  # names that MLflow uses for versions
+QUIET_ENV = {  # unless already set
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -30,18 +30,18 @@ QUIET_ENV = {  # for whoever has not set it
 
 
 class MlflowRegistry:
-    """The versions of one registered model."""
+    """Versions of one registered model."""
 
     def __init__(self, options: recipes.RegistryOptions) -> None:
         self._model, self._alias = options.mlflow, options.alias
         if not self._model or set(self._model) & set("/:'"):
             raise UsageError(
-                f"[registry] mlflow is {self._model!r}, which no model can be called",
+                f"[registry] mlflow is {self._model!r}, which is not a valid model name",
                 code="registry-model-invalid",
             )
         if RESERVED_ALIAS.fullmatch(self._alias):
             raise UsageError(
-                f"[registry] alias is {self._alias!r}, which MLflow keeps for itself",
+                f"[registry] alias is {self._alias!r}, which is reserved by MLflow",
                 code="registry-alias-reserved",
             )
         if not (options.uri or os.environ.get("MLFLOW_TRACKING_URI")):
@@ -54,12 +54,12 @@ class MlflowRegistry:
         try:
             from mlflow import MlflowClient
         except ImportError:
-            raise MissingExtra("a registry of MLflow needs its client", extra="mlflow") from None
+            raise MissingExtra("the MLflow registry needs its client", extra="mlflow") from None
         with self._failing():
             self._client = MlflowClient(tracking_uri=options.uri, registry_uri=options.uri)
 
     def find_version(self, snapshot: Snapshot) -> str | None:
-        """That of a snapshot, if it is registered."""
+        """The version of a snapshot, if it is registered."""
         with self._failing():
             versions = self._client.search_model_versions(
                 f"name = '{self._model}' and tags.`{TAG}` = '{snapshot.name}'"
@@ -67,7 +67,7 @@ class MlflowRegistry:
         return min((str(version.version) for version in versions), key=int, default=None)
 
     def register(self, snapshot: Snapshot, folder: Path) -> str:
-        """Make a version of it; what an earlier try has left is gone on from."""
+        """Create a version for a snapshot; continues an interrupted attempt."""
         with self._failing():
             self._make_model()
             run = self._run(snapshot)
@@ -84,7 +84,7 @@ class MlflowRegistry:
         return str(version.version)
 
     def serve(self, version: str) -> None:
-        """The alias names it from now on."""
+        """Set the alias to a version."""
         with self._failing():
             self._client.set_registered_model_alias(self._model, self._alias, version)
 
@@ -98,7 +98,7 @@ class MlflowRegistry:
                 raise
 
     def _run(self, snapshot: Snapshot) -> Any:
-        """The run of a snapshot, in the experiment that is called like the model."""
+        """The run of a snapshot, in the experiment with the name of the model."""
         experiment = self._client.get_experiment_by_name(self._model)
         experiment_id = (
             experiment.experiment_id if experiment else self._client.create_experiment(self._model)
@@ -117,21 +117,21 @@ class MlflowRegistry:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """What MLflow says, as one sentence."""
+        """Raise errors of MLflow as RegistryFailed with their first line."""
         from mlflow.exceptions import MlflowException
 
         try:
             yield
         except (MlflowException, OSError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            text = f"MLflow has not taken what serves as {self._model}: {first}"
+            text = f"the serving snapshot was not registered in MLflow as {self._model}: {first}"
             raise RegistryFailed(
                 f"{text}; the next publish tries again", code="registry-failed"
             ) from error
 
 
 def tags(snapshot: Snapshot) -> dict[str, str]:
-    """What a version says of the snapshot that it is."""
+    """Tags of the version of a snapshot."""
     manifest = snapshot.manifest
     values = {
         TAG: snapshot.name,
@@ -148,7 +148,7 @@ def tags(snapshot: Snapshot) -> dict[str, str]:
 
 
 def metrics(snapshot: Snapshot) -> dict[str, float]:
-    """The numbers of the anchor, and of each target, under names that MLflow takes."""
+    """Metrics of the anchor and of each target, with names that MLflow accepts."""
     values = dict(snapshot.manifest.anchor.get("metrics") or {})
     for target, record in snapshot.manifest.targets.items():
         values |= {f"{target}.{name}": value for name, value in record.metrics.items()}

@@ -1,6 +1,6 @@
 """Read and write safetensors files without copying the tensors.
 
-The library's own writer holds every tensor twice.
+The writer of the safetensors library copies every tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.checkpoint.format.dcp import tensor_bytes
 from headway.errors import SnapshotDamaged, UsageError
 
 SUFFIX = ".safetensors"
-ALIGNMENT = 64  # bytes: of the first tensor, and of what AOTInductor itself keeps
+ALIGNMENT = 64  # bytes, for the first tensor; as for the constants of AOTInductor
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -37,8 +37,8 @@ DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
-    """The bytes of a file that holds them; a tensor is copied only if its rows are not in order."""
-    # First those that leave the next one aligned as compiled code likes it; a file has no holes.
+    """Bytes of a file with the tensors; only non-contiguous tensors are copied."""
+    # First the tensors that keep the next one aligned for compiled code; a file has no gaps.
     names = sorted(
         tensors,
         key=lambda name: (
@@ -72,7 +72,7 @@ def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, mapped into memory; what is written to them stays here."""
+    """Tensors of a file, mapped copy-on-write into memory."""
     try:
         with path.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -85,7 +85,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         }
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, RuntimeError) as error:
         raise SnapshotDamaged(
-            f"{path.name} is no file of tensors: {error}", code="not-a-tensor-file"
+            f"{path.name} is not a tensor file: {error}", code="not-a-tensor-file"
         ) from None
 
 
@@ -94,10 +94,10 @@ def _tensor(
 ) -> torch.Tensor:
     begin, end = data_offsets
     if not 0 <= begin <= end <= len(data):
-        raise ValueError("it ends too early")
+        raise ValueError("the file is truncated")
     if begin == end:
         if 0 not in shape:
-            raise ValueError("it ends too early")
+            raise ValueError("the file is truncated")
         return torch.empty(shape, dtype=DTYPES[dtype])
     flat = torch.frombuffer(data[begin:end], dtype=torch.uint8)
     return flat.view(DTYPES[dtype]).view(shape)

@@ -20,13 +20,13 @@ from headway.storage.place import LocalPlace, Place
 SCHEMA = 1
 SNAPSHOT_NAME = re.compile(r"(\d{8})-([0-9a-f]{32})")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-ANCHOR_KEY = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # of an anchor: a file is called so
-MAX_TIME_S = 1e11  # seconds; no clock shows more
+ANCHOR_KEY = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # used as a file name
+MAX_TIME_S = 1e11  # seconds since the epoch
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """One file of a snapshot; `suffix` is what loaders know it by."""
+    """One file of a snapshot; loaders need the `suffix`."""
 
     sha256: str
     size: int
@@ -34,13 +34,13 @@ class SnapshotFile:
 
     @property
     def stored(self) -> str:
-        """Where it lies in a store."""
+        """Its path in a store."""
         return f"files/{self.sha256}{self.suffix}"
 
 
 @dataclass(frozen=True)
 class TargetRecord:
-    """One target: its files, and what was measured of it."""
+    """Files and metrics of a target."""
 
     files: tuple[str, ...]
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class TargetRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A snapshot, apart from its bytes."""
+    """Description of a snapshot."""
 
     number: int
     made: float
-    current: bool  # whether it was to serve when it was made
+    current: bool  # whether it became the serving one when it was committed
     anchor: Mapping[str, Any]  # id, path, step, run, metrics
-    recipe: str  # its digest
+    recipe: str  # digest of the recipe
     files: Mapping[str, SnapshotFile]
     targets: Mapping[str, TargetRecord]
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -62,20 +62,20 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Total bytes of its files."""
         return sum({file.sha256: file.size for file in self.files.values()}.values())
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One that is in a store."""
+    """A snapshot in a store."""
 
     name: str
     manifest: Manifest
 
 
 def encode(manifest: Manifest) -> tuple[str, bytes]:
-    """Its name, and its manifest as it lies in a store."""
+    """Name of a snapshot, and its manifest as bytes."""
     plain = {"schema": SCHEMA, **vars(manifest)}
     plain["files"] = {name: vars(file) for name, file in manifest.files.items()}
     plain["targets"] = {name: vars(target) for name, target in manifest.targets.items()}
@@ -84,7 +84,7 @@ def encode(manifest: Manifest) -> tuple[str, bytes]:
 
 
 def decode(name: str, content: bytes) -> Snapshot:
-    """Read one; SnapshotDamaged says what is wrong."""
+    """Parse a manifest; raises SnapshotDamaged."""
     match = SNAPSHOT_NAME.fullmatch(name)
     if match is None or hashlib.sha256(content).hexdigest()[:32] != match[2]:
         raise SnapshotDamaged(
@@ -114,12 +114,12 @@ def decode(name: str, content: bytes) -> Snapshot:
 
 def _invalid_manifest(name: str) -> SnapshotDamaged:
     return SnapshotDamaged(
-        f"the manifest of the snapshot {name} makes no sense", code="snapshot-manifest-invalid"
+        f"the manifest of the snapshot {name} is invalid", code="snapshot-manifest-invalid"
     )
 
 
 def decode_file(fields: Mapping[str, Any]) -> SnapshotFile:
-    """A file as it was written down; ValueError or TypeError if it is none."""
+    """Parse the entry of a file; raises ValueError or TypeError."""
     file = SnapshotFile(**fields)
     valid = SHA256.fullmatch(file.sha256) and type(file.size) is int and file.size >= 0
     if not (valid and _is_name(f"x{file.suffix}")):
@@ -128,7 +128,7 @@ def decode_file(fields: Mapping[str, Any]) -> SnapshotFile:
 
 
 def _is_well_typed(manifest: Manifest) -> bool:
-    """Whether all that is done with a manifest can be: it may come from anybody."""
+    """Whether all fields have valid types and values; the manifest may be from anyone."""
     anchor, order = manifest.anchor, manifest.anchor.get("order", ["", 0])
     texts = [anchor["path"], manifest.recipe, *manifest.versions.values()]
     counts = [0 if anchor["step"] is None else anchor["step"], order[1]]
@@ -154,14 +154,14 @@ def _is_well_typed(manifest: Manifest) -> bool:
 
 
 def _is_name(name: str) -> bool:
-    """Whether a file may be called so, and it may be shown."""
+    """Whether the text is a valid and printable file name."""
     return (
         name.isprintable() and "/" not in name and name not in ("", ".", "..") and len(name) < 200
     )
 
 
 def fetch_verified(place: Place, stored: str, file: SnapshotFile, name: str, folder: Path) -> Path:
-    """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
+    """Path of a verified file on this machine; files behind a URL are downloaded."""
     digest = hashlib.sha256()
     local = isinstance(place, LocalPlace)
     path = Path(place.path(stored)) if local else folder / name
@@ -184,7 +184,7 @@ def fetch_verified(place: Place, stored: str, file: SnapshotFile, name: str, fol
 
 
 def is_present(place: Place, file: SnapshotFile) -> bool:
-    """Whether a store has it, by its size."""
+    """Whether the store has the file, with the right size."""
     try:
         return place.size(file.stored) == file.size
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def is_present(place: Place, file: SnapshotFile) -> bool:
 
 
 def verified(place: Place, file: SnapshotFile) -> bool:
-    """Whether a store has it, by every byte."""
+    """Whether the store has the file, with the right checksum."""
     if not is_present(place, file):
         return False
     digest = hashlib.sha256()
@@ -202,10 +202,10 @@ def verified(place: Place, file: SnapshotFile) -> bool:
 
 
 def damage_reason(place: Place, snapshot: Snapshot, *, every_byte: bool) -> Reason:
-    """Why a snapshot cannot serve, as one clause; empty if it can."""
+    """Why a snapshot cannot be served, as one clause; empty if it can."""
     for name, file in snapshot.manifest.files.items():
         if not is_present(place, file):
-            return Reason(f"{name} is missing or cut short", code="file-missing")
+            return Reason(f"{name} is missing or truncated", code="file-missing")
         if every_byte and not verified(place, file):
             return Reason(f"{name} was changed", code="checksum-mismatch")
     return FINE

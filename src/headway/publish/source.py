@@ -1,6 +1,6 @@
 """Read the tensors of an anchor by name into existing memory, from any of its three kinds.
 
-Only the tensors that are asked for are read, straight from disk into their destination.
+Only requested tensors are read, directly from disk into their destination.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ ZIP_HEADER_SIZE = 30
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """The bytes of a tensor's storage, and how the tensor lies in it."""
+    """The bytes of a tensor's storage, and the layout of the tensor in it."""
 
-    at: int  # in the file
+    at: int  # offset in the file
     size: int
     crc32: int
     tensor: torch.Tensor  # without memory
 
     @property
     def is_direct(self) -> bool:
-        """Whether the bytes are the tensor's, in order."""
+        """Whether the bytes are exactly those of the contiguous tensor."""
         whole = self.tensor.numel() * self.tensor.element_size() == self.size
         return whole and self.tensor.is_contiguous() and self.tensor.storage_offset() == 0
 
 
 class _FileSlice(io.RawIOBase):
-    """A part of a file as if it were one."""
+    """A part of a file as a file object."""
 
     def __init__(self, file: BinaryIO, at: int, length: int) -> None:
         self._file, self._at, self._length = file, at, length
@@ -84,7 +84,7 @@ class _FileSlice(io.RawIOBase):
 
 
 def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
-    """The one tensor in a stretch of a file; None if it is something else that torch may know."""
+    """The single tensor in a part of a file; None for other content that torch may load."""
     view = _FileSlice(file, at, length)
     if view.read(4) != b"PK\3\4":
         return None
@@ -106,7 +106,7 @@ def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
 
 
 def first_damaged_entry(path: str) -> str:
-    """The first entry of a zip that is not as it was written; empty if all are."""
+    """The first zip entry with a wrong checksum; empty if there is none."""
     with zipfile.ZipFile(path) as entries:
         for entry in entries.infolist():
             if entry.CRC:
@@ -119,23 +119,24 @@ def first_damaged_entry(path: str) -> str:
     return ""
 
 
-READ_SIZE = 64 << 20  # bytes that are read at once
-MADV_PAGEOUT = 21  # of madvise
+READ_SIZE = 64 << 20  # bytes per read
+MADV_PAGEOUT = 21  # argument of madvise
 
 
 class TensorSource(Protocol):
-    """The tensors of one anchor."""
+    """Tensors of one anchor."""
 
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """Fill a tensor of the same shape; its type may be another one."""
+        """Fill a tensor of the same shape, converting the type if it differs."""
 
 
 def open_source(anchor: Anchor) -> TensorSource:
-    """The tensors of an anchor of any kind. `one` may have been fetched: its path says from where.
+    """Open an anchor of any kind; a downloaded anchor keeps its original path.
 
-    Tensors need no code of a pickle. What is read is as trusted as `store.trust` says.
+    Tensors are read without running pickled code. Only data that this user alone can write is
+    trusted.
     """
     if anchor.kind == "store":
         return _StoreSource(anchor.chain, trusted=False if "://" in anchor.path else None)
@@ -143,14 +144,14 @@ def open_source(anchor: Anchor) -> TensorSource:
 
 
 def is_trusted(anchor: Anchor) -> bool:
-    """Whether nobody but this user can have written an anchor."""
+    """Whether only this user can have written an anchor."""
     return anchor.kind == "store" and all(
         disk.only_user_can_write(checkpoint.path) for checkpoint in anchor.chain
     )
 
 
 def read_tensor(source: TensorSource, name: str) -> torch.Tensor:
-    """One tensor in memory of its own."""
+    """Read a tensor into new memory."""
     shape, dtype = source.shapes[name]
     tensor = torch.empty(shape, dtype=dtype)
     source.read(name, tensor)
@@ -161,7 +162,7 @@ Tensors = dict[str, TensorStorageMetadata]
 
 
 def _metadata(path: str, trusted: bool | None) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
-    """What a checkpoint has of tensors, and where each part of one lies."""
+    """Metadata of the tensors of a checkpoint, and the location of each part."""
     try:
         metadata = checkpoint_reader.CheckpointReader(path, trusted=trusted).read_metadata()
         tensors = {
@@ -183,7 +184,7 @@ def _metadata(path: str, trusted: bool | None) -> tuple[Tensors, Mapping[Metadat
 
 
 def _check(tensors: Tensors) -> None:
-    """ValueError if a tensor is not described as one, or has parts outside itself."""
+    """Raise ValueError for invalid metadata, or parts outside of a tensor."""
     for name, tensor in tensors.items():
         size = tuple(tensor.size)
         valid = isinstance(name, str) and isinstance(tensor.properties.dtype, torch.dtype)
@@ -202,7 +203,7 @@ def _raise_if_transient(path: str, error: BaseException) -> None:
 
 
 class _StoreSource:
-    """A checkpoint of a store: a full one, and what the deltas after it have changed."""
+    """A checkpoint of a store: a full one, and the deltas after it."""
 
     def __init__(self, chain: Iterable[Checkpoint], *, trusted: bool | None) -> None:
         self._chain = tuple(chain)
@@ -224,7 +225,7 @@ class _StoreSource:
         }
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """From the last that has it as a whole; then the rows that later ones have changed."""
+        """Read from the last checkpoint with the whole tensor, then apply later deltas."""
         indexes = [
             index
             for index, checkpoint in enumerate(self._chain)
@@ -232,7 +233,7 @@ class _StoreSource:
         ]
         base, deltas = self._chain[indexes[-1]], self._chain[indexes[-1] + 1 :]
         dtype = self.shapes[name][1]
-        # Rows are bytes: they fit only what has the type of the table.
+        # Deltas contain bytes of rows: apply them in the type of the table.
         target = torch.empty(into.shape, dtype=dtype) if deltas and into.dtype != dtype else into
         self._read(base.path, name, target)
         for delta in deltas:
@@ -254,7 +255,7 @@ class _StoreSource:
 
 
 def _fill(path: Path, item: Item, target: torch.Tensor, *, verify: bool = True) -> None:
-    """The bytes of one item, and their checksum compared, if that is known."""
+    """Read the bytes of one item and verify its checksum, if there is one."""
     if item.unpacked is not None:
         _unpack(path, item, item.unpacked[0], target)
         return
@@ -275,7 +276,7 @@ def _fill(path: Path, item: Item, target: torch.Tensor, *, verify: bool = True) 
 
 
 def _unpack(path: Path, item: Item, at: int, target: torch.Tensor) -> None:
-    """The same of one that is compressed: it is summed up before a byte of it is used."""
+    """Read a compressed item; verifies the checksum before decompressing."""
     try:
         with (
             path.open("rb") as file,
@@ -300,7 +301,7 @@ def _damaged(path: Path, reason: str, *, code: str) -> CheckpointDamaged:
 
 
 class _DcpSource:
-    """A checkpoint that others have made with DCP; one tensor at a time."""
+    """A checkpoint written by DCP; read one tensor at a time."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -309,7 +310,7 @@ class _DcpSource:
             if not _is_inside(info.relative_path):
                 raise CheckpointDamaged(
                     f"the checkpoint {path} cannot be loaded: its .metadata names the file "
-                    f"{info.relative_path!r}, which is not in its folder",
+                    f"{info.relative_path!r}, which is outside of its folder",
                     code="file-outside-folder",
                 )
         self._stored = {
@@ -321,10 +322,10 @@ class _DcpSource:
         }
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """Straight from the files, and every checksum compared; what is unusual, as torch does."""
+        """Read directly from the files and verify checksums; unusual formats with torch."""
         chunks = self._tensors[name].chunks
         if sum(math.prod(chunk.sizes) for chunk in chunks) != into.numel():
-            reason = f"its .metadata does not tell all of {name}"
+            reason = f"its .metadata does not cover all of {name}"
             raise CheckpointDamaged(
                 f"the checkpoint {self._path} cannot be loaded: {reason}",
                 code="metadata-incomplete",
@@ -376,11 +377,11 @@ class _DcpSource:
 
 
 class _TensorsOnly(DefaultLoadPlanner):
-    """Unpickles nothing."""
+    """Planner that refuses to unpickle objects."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """It was a tensor a moment ago."""
-        raise UnpicklingError(f"{read_item.dest_index.fqn} is not a tensor any more")
+        """Refuse an object where a tensor was expected."""
+        raise UnpicklingError(f"{read_item.dest_index.fqn} is no longer a tensor")
 
 
 def _is_inside(name: str) -> bool:
@@ -393,7 +394,7 @@ def _last_line(error: BaseException) -> str:
 
 
 class _TorchFileSource:
-    """What `torch.save` has written: mapped, and nothing but tensors and plain values."""
+    """A file of `torch.save`, mapped into memory; only tensors and plain values are loaded."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -413,35 +414,37 @@ class _TorchFileSource:
         self.shapes = {name: (tuple(t.shape), t.dtype) for name, t in self._tensors.items()}
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """Copy it, and let the memory go that the file is mapped to."""
+        """Copy a tensor and release the mapped pages."""
         tensor = self._tensors[name].detach()
         into.copy_(tensor)
         _release_pages(tensor)
 
 
 def _raise_if_unsafe(path: str) -> None:
-    """CheckpointUntrusted that names the classes which a file needs, and the call to allow them."""
+    """Raise CheckpointUntrusted with the classes that a file needs, and how to allow them."""
     try:
         classes = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except Exception:  # it is damaged besides
+    except Exception:  # the file is damaged, too
         return
     if classes:
         names = ", ".join(classes)
         text = (
-            f"{path} needs {names}, which loading it would run; to allow it, the module of the "
-            f"factory calls torch.serialization.add_safe_globals([{names}])"
+            f"{path} needs {names}, whose code would run while loading; to allow it, call "
+            f"torch.serialization.add_safe_globals([{names}]) in the module of the factory"
         )
         raise CheckpointUntrusted(text, classes=classes)
 
 
 def _not_loaded(path: str, error: Exception) -> CheckpointDamaged:
-    first = str(error).strip().splitlines()[0] if str(error).strip() else "it is no file"
+    first = (
+        str(error).strip().splitlines()[0] if str(error).strip() else "it is not a torch.save file"
+    )
     text = f"{path} cannot be loaded: {first}"
     return CheckpointDamaged(text, code="checkpoint-not-readable")
 
 
 def _release_pages(mapped: torch.Tensor) -> None:
-    """What is not in memory any more is read again from the file if somebody looks."""
+    """Release mapped pages; they are read from the file again when accessed."""
     page = mmap.PAGESIZE
     storage = mapped.untyped_storage()
     begin = -(-storage.data_ptr() // page) * page

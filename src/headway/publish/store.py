@@ -1,15 +1,15 @@
-"""Snapshots in one place: a snapshot is there whole, or it is not there.
+"""Store of snapshots: a snapshot is complete, or it does not exist.
 
-    STORE/latest                    which snapshot serves, and the newest number there was
-    STORE/snapshots/NUMBER-SUM.json the manifest of a snapshot, named by its own checksum
-    STORE/files/SHA256.SUFFIX       files, named by their content; snapshots share them
-    STORE/packages/SIGNATURE.json   the compiled code that fits a graph
-    STORE/anchors/KEY.json          what became of an anchor under a recipe
-    STORE/leases/KEY                who publishes an anchor now; without locks `changes`, too
-    STORE/registry.json             what a model registry knows of them
-    STORE/.work-TOKEN               a publish on its way
+    STORE/latest                    the serving snapshot, and the highest number so far
+    STORE/snapshots/NUMBER-SUM.json manifest of a snapshot, named by its own checksum
+    STORE/files/SHA256.SUFFIX       files, named by their content and shared by snapshots
+    STORE/packages/SIGNATURE.json   compiled code of a graph
+    STORE/anchors/KEY.json          outcome of an anchor under a recipe
+    STORE/leases/KEY                lease of a publish in progress; without locks also `changes`
+    STORE/registry.json             state of the model registry
+    STORE/.work-TOKEN               work folder of a publish in progress
 
-Files are written first, then the manifest, then `latest`: each is safe on disk before the next.
+Files are written first, then the manifest, then `latest`; each is durable before the next.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from headway.storage.place import LocalPlace, Place, open_place, os_errors_as_sa
 LATEST = "latest"
 REGISTRY_FILE = "registry.json"
 WORK_PREFIX = ".work-"  # the folder of one publish
-BUSY_LOCK = ".busy"  # held by all who publish, so that nobody takes their files for left over
-LEFTOVER_AGE_S = 86400.0  # where there are no locks, what is left over goes after this time
+BUSY_LOCK = ".busy"  # held during a publish, so that a sweep does not delete its files
+LEFTOVER_AGE_S = 86400.0  # without locks, leftover files are deleted after this time
 
 Pieces = Callable[[], Iterable[bytes | memoryview]]
 Say = Callable[[str], None]
 
 
 class SnapshotStore:
-    """Snapshots in one place."""
+    """Snapshots in one folder or below one URL."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.place: Place = open_place(url)
@@ -64,11 +64,11 @@ class SnapshotStore:
     # Reading
 
     def snapshots(self) -> list[Snapshot]:
-        """All of them, the newest last; what cannot be read is left out."""
+        """All readable snapshots, the newest last."""
         return self._scan()[0]
 
     def unreadable(self) -> dict[str, str]:
-        """The names of the others, and why each cannot be read."""
+        """Names of snapshots that cannot be read, with the reason."""
         return self._scan()[1]
 
     def _scan(self) -> tuple[list[Snapshot], dict[str, str]]:
@@ -89,14 +89,14 @@ class SnapshotStore:
         )
 
     def newest(self) -> int:
-        """The highest number of a snapshot that is there."""
+        """The highest number of a snapshot in the store."""
         return int(max(self._names(), default="0").partition("-")[0])
 
     def _read(self, name: str) -> Snapshot:
         return decode(name, self.place.read(f"snapshots/{name}.json"))
 
     def snapshot(self, name: str = LATEST) -> Snapshot:
-        """One by its name, by its number, or that which serves."""
+        """A snapshot by name or number, or the serving one."""
         if name == LATEST:
             snapshot = self.latest()
             if snapshot is None:
@@ -113,20 +113,20 @@ class SnapshotStore:
         return self._read(matching[0])
 
     def latest(self) -> Snapshot | None:
-        """The snapshot that serves; None where nothing was published yet."""
+        """The serving snapshot; None if nothing is published yet."""
         name, _ = self._pointer()
         if name is None:
             return None
         try:
             return self._read(name)
         except FileNotFoundError:
-            reason = f"the snapshot {name} is gone from {self.place.url}"
+            reason = f"the snapshot {name} is missing in {self.place.url}"
             raise self._pointer_error(reason, code="snapshot-gone") from None
         except SnapshotDamaged as error:
             raise self._pointer_error(str(error), code=error.code) from None
 
     def _pointer(self) -> tuple[str | None, int]:
-        """The name that `latest` holds, and the newest number that was committed."""
+        """Name of the serving snapshot, and the highest committed number."""
         try:
             pointer = json.loads(self.place.read(LATEST))
             name, newest = pointer["snapshot"], pointer["newest"]
@@ -142,28 +142,28 @@ class SnapshotStore:
         raise self._pointer_error(f"{self.place.path(LATEST)} was changed", code="latest-changed")
 
     def _pointer_error(self, reason: str, *, code: str) -> SnapshotDamaged:
-        hint = f"`headway publish --rollback --to {self.place.url}` lets a whole one serve"
+        hint = f"`headway publish --rollback --to {self.place.url}` serves an intact one"
         return SnapshotDamaged(f"{reason}; {hint}", code=code)
 
     def _nothing_serves(self) -> UsageError:
         return UsageError(
-            f"no snapshot serves from {self.place.url}; --list shows what is there",
+            f"{self.place.url} has no serving snapshot; --list shows its snapshots",
             code="no-snapshot-serves",
         )
 
     def damage(self, snapshot: Snapshot, *, every_byte: bool = True) -> Reason:
-        """Why a snapshot cannot serve, as one clause; empty if it can."""
+        """Why a snapshot cannot be served, as one clause; empty if it can."""
         return damage_reason(self.place, snapshot, every_byte=every_byte)
 
     def fetch(self, file: SnapshotFile, name: str, folder: Path) -> Path:
-        """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
+        """Path of a verified file on this machine; files behind a URL are downloaded."""
         return fetch_verified(self.place, file.stored, file, name, folder)
 
     # Writing
 
     @contextlib.contextmanager
     def sweep_blocked(self) -> Iterator[None]:
-        """Files that are added meanwhile are not swept."""
+        """Files added within this context are not swept."""
         with os_errors_as_save_failed(f"nothing can be published to {self.place.url}"):
             for folder in ("files", "snapshots", "packages", "anchors", "leases"):
                 self.place.make_folder(folder)
@@ -176,13 +176,13 @@ class SnapshotStore:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder for as long as this takes; if we are killed, the next sweep takes it away."""
+        """A temporary folder; after a kill, the next sweep deletes it."""
         root = self.place.root if isinstance(self.place, LocalPlace) else None
         with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=root) as name:
             yield Path(name)
 
     def _busy(self, *, shared: bool, wait: bool = True) -> int | None:
-        """The lock of those who publish; None where there are no locks."""
+        """Lock held by publishes in progress; None without locks."""
         if not isinstance(self.place, LocalPlace):
             return None
         try:
@@ -191,7 +191,7 @@ class SnapshotStore:
             return None
 
     def add(self, pieces: Pieces, suffix: str) -> SnapshotFile:
-        """Put a file there, unless one of the same content is; `pieces` is asked twice."""
+        """Add a file unless one with the same content exists; `pieces` is called twice."""
         digest, size = hashlib.sha256(), 0
         for piece in pieces():
             digest.update(piece)
@@ -200,7 +200,7 @@ class SnapshotStore:
         with os_errors_as_save_failed(
             f"a file of {size} bytes cannot be written to {self.place.url}"
         ):
-            if not verified(self.place, file):  # what was damaged is written anew
+            if not verified(self.place, file):  # a damaged file is written again
                 self._write(file, pieces)
         return file
 
@@ -222,9 +222,9 @@ class SnapshotStore:
             self.place.sync("files")
 
     def commit(self, manifest: Manifest, key: str, keep: int, *, orderly: bool = False) -> Snapshot:
-        """Make it a snapshot and let it serve; it is there once this returns.
+        """Commit a snapshot and serve it; durable when this returns.
 
-        `orderly`: it does not serve if what serves is of a later anchor of the same store.
+        `orderly`: do not serve it if the serving snapshot is of a later anchor of the same store.
         """
         with (
             os_errors_as_save_failed(f"the snapshot cannot be committed to {self.place.url}"),
@@ -234,7 +234,8 @@ class SnapshotStore:
             for name, file in manifest.files.items():
                 if not is_present(self.place, file):
                     raise SaveFailed(
-                        f"{name} went away from {self.place.url} meanwhile", code="file-missing"
+                        f"{name} was deleted from {self.place.url} before the commit",
+                        code="file-missing",
                     )
             _, newest = self._pointer()
             current = not orderly or self._is_in_order(manifest)
@@ -248,7 +249,7 @@ class SnapshotStore:
         return snapshot
 
     def _is_in_order(self, manifest: Manifest) -> bool:
-        """Whether its anchor is not before that of what serves, as far as they can be compared."""
+        """Whether its anchor is not older than that of the serving snapshot, if comparable."""
         serving = self._pointer()[0]
         for snapshot in self.snapshots():
             if snapshot.name == serving:
@@ -264,7 +265,7 @@ class SnapshotStore:
         self._serve(serving, snapshot.manifest.number)
 
     def _roll_forward(self) -> bool:
-        """Bring a commit that was cut short to its end; whether `latest` had to be made anew."""
+        """Complete an interrupted commit; return whether `latest` had to be rebuilt."""
         try:
             _, newest = self._pointer()
         except SnapshotDamaged:
@@ -276,7 +277,7 @@ class SnapshotStore:
         return False
 
     def _rebuild_pointer(self) -> bool:
-        """Without a pointer: the newest that is whole serves, or none."""
+        """Rebuild `latest`: the newest intact snapshot serves, or none."""
         snapshots = self.snapshots()
         for snapshot in snapshots:
             self._note_published(snapshot)
@@ -304,9 +305,9 @@ class SnapshotStore:
                 self.place.delete(f"snapshots/{name}.json")
 
     def rollback(self, to: str | None = None, log: Say = lambda _: None) -> Snapshot:
-        """Let an earlier snapshot serve: the one before that which does, or the one named.
+        """Serve an earlier snapshot: the given one, or the one before the serving one.
 
-        Where nobody can tell which one serves, it is the newest. One that is damaged never is.
+        If the serving snapshot is unknown, serve the newest. Damaged snapshots are never served.
         """
         with (
             os_errors_as_save_failed(f"{self.place.url} cannot be rolled back"),
@@ -318,7 +319,7 @@ class SnapshotStore:
                 snapshot = self.snapshot(to)
                 if reason := self.damage(snapshot):
                     raise SnapshotDamaged(
-                        f"the snapshot {snapshot.name} cannot serve: {reason}", code=reason.code
+                        f"the snapshot {snapshot.name} cannot be served: {reason}", code=reason.code
                     )
             elif serving is None:
                 raise self._nothing_serves()
@@ -333,19 +334,19 @@ class SnapshotStore:
                 reason = self.damage(snapshot)
                 if not reason:
                     return snapshot
-                log(with_code(f"{snapshot.name} is passed over: {reason}", code=reason.code))
+                log(with_code(f"{snapshot.name} is skipped: {reason}", code=reason.code))
         raise UsageError(
-            f"there is no snapshot before {serving}; --list shows what can be named",
+            f"there is no snapshot before {serving}; --list shows all snapshots",
             code="no-earlier-snapshot",
         )
 
-    # What is known of anchors and of compiled code
+    # Outcomes of anchors, and compiled code
 
     def outcome_of(self, key: str) -> dict[str, Any]:
-        """What became of an anchor: its `snapshot`, or why it was `rejected`; nothing if neither.
+        """Outcome of an anchor: its `snapshot`, or why it was `rejected`; empty if unknown.
 
-        One that was `deferred` is tried `again` from that time on. A commit that was cut short
-        counts from its manifest on.
+        A `deferred` anchor is tried again from the time `again`. An interrupted commit counts
+        once its manifest exists.
         """
         for snapshot in self.snapshots():
             if snapshot.manifest.anchor.get("key") == key:
@@ -353,16 +354,15 @@ class SnapshotStore:
         return self._read_json(f"anchors/{key}.json")
 
     def is_settled(self, key: str) -> bool:
-        """Whether nobody needs to try an anchor again."""
+        """Whether an anchor is published or rejected, so that no one needs to try again."""
         return not {"snapshot", "rejected"}.isdisjoint(self.outcome_of(key))
 
     def record_outcome(self, key: str, outcome: dict[str, Any]) -> None:
-        """Remember what became of an anchor."""
         with os_errors_as_save_failed(f"{self.place.url} cannot be written to"):
             self.place.write(f"anchors/{key}.json", json.dumps(outcome).encode())
 
     def find_package(self, signature: str) -> SnapshotFile | None:
-        """The code that was compiled for a graph, if it is still there."""
+        """The compiled code of a graph, if it still exists."""
         fields = self._read_json(f"packages/{signature}.json")
         try:
             file = decode_file(fields)
@@ -371,15 +371,13 @@ class SnapshotStore:
         return file if is_present(self.place, file) else None
 
     def record_package(self, signature: str, file: SnapshotFile) -> None:
-        """Remember which code fits a graph."""
         self.place.write(f"packages/{signature}.json", json.dumps(vars(file)).encode())
 
     def registry_state(self) -> dict[str, Any]:
-        """What a model registry knows of the snapshots, as it was kept."""
+        """The saved state of the model registry."""
         return self._read_json(REGISTRY_FILE)
 
     def save_registry_state(self, state: dict[str, Any]) -> None:
-        """Remember what a model registry knows by now."""
         with os_errors_as_save_failed(f"{self.place.url} cannot be written to"):
             self.place.write(REGISTRY_FILE, json.dumps(state, indent=1).encode())
 
@@ -390,12 +388,12 @@ class SnapshotStore:
             return {}
         return content if isinstance(content, dict) else {}
 
-    # Clearing up
+    # Cleanup
 
     def sweep(self, now: float | None = None) -> list[str]:
-        """Finish what was cut short, and take away what no snapshot needs; the names of it.
+        """Complete interrupted commits and delete files that no snapshot needs; return their names.
 
-        While somebody publishes nothing is taken: nobody can tell their files from left-over ones.
+        Nothing is deleted during a publish, as its files cannot be told from leftover ones.
         """
         if not self.place.list_names():
             return []
@@ -427,7 +425,7 @@ class SnapshotStore:
                 leftover |= folder == "files" and path not in needed
                 if leftover and (before is None or self.place.modified_at(path) < before):
                     deletable.append(path)
-        if before is None:  # nobody publishes, so nobody has a lease
+        if before is None:  # no publish is in progress, so no lease is held
             deletable += [f"leases/{name}" for name in self.place.list_names("leases")]
         for path in deletable:
             remove = self.place.delete_folder if path.startswith(WORK_PREFIX) else self.place.delete
@@ -439,7 +437,7 @@ class SnapshotStore:
 
 
 class CompiledCodeCache:
-    """What one publish takes from the store, and what it adds once that has proven itself."""
+    """Compiled code of one publish: reused from the store, and added after validation."""
 
     def __init__(self, store: SnapshotStore, *, reuse: bool) -> None:
         self._store, self._reuse = store, reuse
@@ -447,7 +445,7 @@ class CompiledCodeCache:
         self.reused = False
 
     def get(self, signature: str, path: Path) -> bool:
-        """Put the code there, if it is known and as it was."""
+        """Copy the code of a graph to a path, if it exists and is intact."""
         file = self._store.find_package(signature) if self._reuse else None
         if file is None:
             return False
@@ -459,10 +457,10 @@ class CompiledCodeCache:
         return True
 
     def put(self, signature: str, path: Path) -> None:
-        """It was compiled now."""
+        """Remember newly compiled code."""
         self._compiled[signature] = path
 
     def record(self, files: dict[str, SnapshotFile]) -> None:
-        """It works: the next publish of the graph need not compile it."""
+        """Add the compiled code to the store, after it was validated."""
         for signature, path in self._compiled.items():
             self._store.record_package(signature, files[path.name])

@@ -1,7 +1,7 @@
-"""Embedding tables as they serve: with fewer rows, and in smaller numbers.
+"""Shrink embedding tables for serving: fewer rows, and smaller types.
 
-A table of int8 has torch's own form, `quantized.embedding_bag_byte_prepack`: a row is its bytes, a
-scale and an offset. Rows are widened to float where they are looked up, and pooled as such.
+An int8 table has the format of `quantized.embedding_bag_byte_prepack`: each row is its bytes, a
+scale and an offset. Rows are converted to float when they are looked up, and pooled as float.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ AnyTable = nn.Embedding | nn.EmbeddingBag
 
 
 class ServingTable(nn.Module):
-    """In the place of an Embedding or EmbeddingBag; called in the same way."""
+    """Replacement for an Embedding or EmbeddingBag with the same call signature."""
 
     rows: Tensor
-    places: Tensor  # of a row that was left out: that of a row of zeros at the end
+    places: Tensor  # index of each row; omitted rows map to a row of zeros at the end
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ServingTable(nn.Module):
         form: str,
         *,
         places: Tensor | None = None,
-        mode: str | None = None,  # of a bag
+        mode: str | None = None,  # of an EmbeddingBag
         padding: int | None = None,
         last_offset: bool = False,
     ) -> None:
@@ -46,7 +46,7 @@ class ServingTable(nn.Module):
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
-        """The rows that are asked for, pooled if this is a bag."""
+        """Look up rows, and pool them for an EmbeddingBag."""
         rows = self._looked_up(input)
         if self.mode is None:
             return rows
@@ -80,7 +80,7 @@ class ServingTable(nn.Module):
 def process(
     model: nn.Module, tables: TableOptions, source: TensorSource
 ) -> dict[str, dict[str, Any]]:
-    """Change the tables in place, one at a time; what is told of each for the config."""
+    """Replace the tables of a model one at a time; returns the configuration of each."""
     tables_by_name = {
         n: m for n, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))
     }
@@ -115,7 +115,7 @@ def _match_tables(names_of_tables: Iterable[str], patterns: Iterable[str], key: 
         matching = fnmatch.filter(names_of_tables, pattern)
         if not matching:
             raise UsageError(
-                f"[tables] {key} names {pattern!r}, but no table is called so",
+                f"[tables] {key} has the pattern {pattern!r}, which matches no table",
                 code="table-not-found",
             )
         names += matching
@@ -123,18 +123,18 @@ def _match_tables(names_of_tables: Iterable[str], patterns: Iterable[str], key: 
 
 
 def _check(name: str, table: AnyTable) -> None:
-    """What the form of a table here cannot do is refused."""
+    """Raise UsageError for tables that cannot be converted."""
     if table.max_norm is not None:
         raise UsageError(
-            f"the table {name} has max_norm, and cannot be made smaller", code="table-has-max-norm"
+            f"the table {name} has max_norm and cannot be converted", code="table-has-max-norm"
         )
     if getattr(table, "mode", "sum") == "max":
         raise UsageError(
-            f"the table {name} pools by max, and cannot be made smaller", code="table-pools-by-max"
+            f"the table {name} pools by max and cannot be converted", code="table-pools-by-max"
         )
     if table.weight.dtype != torch.float32:
         raise UsageError(
-            f"the table {name} is of {table.weight.dtype}, not of torch.float32",
+            f"the table {name} has type {table.weight.dtype}, not torch.float32",
             code="table-not-float32",
         )
 
@@ -144,14 +144,14 @@ def _last_use_key(part: str, table: str) -> str:
 
 
 def _newest_use(source: TensorSource, tables: TableOptions, pruned: list[str]) -> float:
-    """The newest use of any row of any table."""
+    """The most recent use of any row of any table."""
     newest = 0.0
     for name in pruned:
         assert tables.prune is not None
         key = _last_use_key(tables.prune.last_use, name)
         if key not in source.shapes:
             raise PublishFailed(
-                f"the anchor has no {key}, which says when rows were last used",
+                f"the anchor has no {key}, which contains the last use of each row",
                 code="last-use-missing",
             )
         newest = max(newest, float(read_tensor(source, key).max()))
@@ -162,7 +162,7 @@ def _make_table(table: AnyTable, form: str, keep: Tensor | None) -> ServingTable
     weight, places = table.weight.detach(), None
     if keep is not None:
         if keep.shape != weight.shape[:1]:
-            reason = f"{keep.shape[0]} last uses are there for {weight.shape[0]} rows"
+            reason = f"it has {keep.shape[0]} last uses for {weight.shape[0]} rows"
             raise PublishFailed(
                 f"a table cannot be pruned: {reason}", code="last-use-size-mismatch"
             )
@@ -176,7 +176,7 @@ def _make_table(table: AnyTable, form: str, keep: Tensor | None) -> ServingTable
         rows = weight.half()
         if not bool(rows.isfinite().all()):
             raise PublishFailed(
-                "a table has weights that fp16 cannot hold", code="table-exceeds-fp16"
+                "a table has weights outside the range of fp16", code="table-exceeds-fp16"
             )
     if isinstance(table, nn.Embedding):
         return ServingTable(rows, form, places=places)
@@ -191,7 +191,7 @@ def _make_table(table: AnyTable, form: str, keep: Tensor | None) -> ServingTable
 
 
 def about(table: ServingTable) -> dict[str, Any]:
-    """What has to be known to make its like."""
+    """Configuration to rebuild a table."""
     names = ("form", "mode", "padding", "last_offset", "pruned")
     return {name: getattr(table, name) for name in names}
 
@@ -199,7 +199,7 @@ def about(table: ServingTable) -> dict[str, Any]:
 def rebuild(
     model: nn.Module, configs: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put the same tables into a model that was built anew."""
+    """Replace the tables of a newly built model by configuration and tensors."""
     for name, config in configs.items():
         arguments = dict(config)
         places = tensors[f"{name}.places"] if arguments.pop("pruned") else None

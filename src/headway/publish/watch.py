@@ -1,4 +1,4 @@
-"""The standing worker: publishes anchors as they appear. Several may watch the same place."""
+"""Worker that publishes anchors as they appear; several workers may watch the same store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headway.publish.store import SnapshotStore
 from headway.publish.validate import TargetChecker, check_in_subprocess
 from headway.storage.lease import AlreadyPublishing
 
-FIRST_RETRY_S = 60.0  # after the first try; each wait is twice as long as the one before
+FIRST_RETRY_S = 60.0  # after the first try; doubles with each try
 MAX_RETRY_S = 3600.0
 MAX_TRIES = 10  # about five hours
 
@@ -42,10 +42,10 @@ def watch(
     check_target: TargetChecker = check_in_subprocess,
     publish: Callable[..., Outcome] = job.publish,
 ) -> None:
-    """Publish what is there and was not, the oldest first; again and again unless `once`.
+    """Publish new anchors, the oldest first; repeat unless `once`.
 
-    An anchor that was turned down is not tried again. One that could not be published now is,
-    at growing intervals and so many times; after a full disk the next round tries anew.
+    Rejected anchors are not tried again. Deferred anchors are, at increasing intervals and up to
+    MAX_TRIES times. After a full disk, the next round tries again.
     """
     after = after_publish(recipe, store, log)
     while True:
@@ -56,8 +56,8 @@ def watch(
                     anchor, after, claim, partial(publish, orderly=True, check_target=check_target)
                 )
             except SaveFailed as error:
-                log(with_code(f"not yet: {error}", code=error.code))
-        _register(after)  # last: a registry that is away holds up nobody
+                log(with_code(f"deferred: {error}", code=error.code))
+        _register(after)  # last, so that an unavailable registry does not delay publishing
         if once:
             return
         time.sleep(every_s)
@@ -66,7 +66,7 @@ def watch(
 def _publish_if_due(
     anchor: Anchor, after: AfterPublish, claim: str, publish: Callable[..., Outcome]
 ) -> None:
-    """Publish it if nobody has, and release it if somebody has."""
+    """Publish an anchor unless it is published, and release it once it is."""
     recipe, store = after.recipe, after.store
     key = anchor.key(recipe.digest)
     if _is_due(store.outcome_of(key), time.time()):
@@ -79,7 +79,7 @@ def _publish_if_due(
             return
         except (PublishFailed, CheckpointDamaged) as error:
             store.record_outcome(key, {"rejected": str(error)})
-            after.log(with_code(f"turned down: {error}", code=error.code))
+            after.log(with_code(f"rejected: {error}", code=error.code))
             return
         if outcome.fresh:
             after.log(f"published {anchor.path} as {outcome.snapshot.name}")
@@ -88,7 +88,7 @@ def _publish_if_due(
 
 
 def _is_due(note: Mapping[str, Any], now: float) -> bool:
-    """Whether an anchor is to be tried: never yet, or not for long enough."""
+    """Whether to try an anchor now: not tried yet, or its retry time has passed."""
     again = note.get("again")
     if "deferred" not in note or not isinstance(again, (int, float)):
         return not note
@@ -96,16 +96,16 @@ def _is_due(note: Mapping[str, Any], now: float) -> bool:
 
 
 def _defer(after: AfterPublish, key: str, error: HeadwayError, now: float) -> None:
-    """Try it later; what never succeeds is turned down in the end."""
+    """Schedule another try; reject the anchor after MAX_TRIES."""
     tries = after.store.outcome_of(key).get("tries")
     tries = tries + 1 if isinstance(tries, int) else 1
     if tries >= MAX_TRIES:
         after.store.record_outcome(key, {"rejected": f"{error} ({tries} times)"})
-        after.log(with_code(f"turned down: {error}", code=error.code))
+        after.log(with_code(f"rejected: {error}", code=error.code))
         return
     wait_s = min(FIRST_RETRY_S * 2 ** (tries - 1), MAX_RETRY_S)
     after.store.record_outcome(key, {"deferred": str(error), "tries": tries, "again": now + wait_s})
-    after.log(with_code(f"not yet: {error}", code=error.code))
+    after.log(with_code(f"deferred: {error}", code=error.code))
 
 
 def _register(after: AfterPublish) -> None:

@@ -1,6 +1,6 @@
-"""Exclusive leases in a store: by flock, or by records that are renewed where there are no locks.
+"""Exclusive leases in a store: by flock, or by renewed records if the store has no locks.
 
-The lease of a killed process becomes free by itself.
+The lease of a killed process is released automatically.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from headway.errors import PublishFailed
 from headway.storage import disk, process_identity
 from headway.storage.place import LOCK, LocalPlace, Place
 
-RENEW_S = 20.0  # where there are no locks, a lease is renewed this often,
-LOST_S = 120.0  # and is free when it was not for so long
-SETTLE_S = 1.0  # until two who came at once see each other
-WAIT_S = 0.2  # until it is asked again whether another worker is done
-CHANGES_LEASE = "changes"  # the lease of who changes which snapshots there are, or which serves
+RENEW_S = 20.0  # without locks, interval of the renewal of a lease
+LOST_S = 120.0  # without locks, a lease expires after this time without renewal
+SETTLE_S = 1.0  # wait until concurrent requests can see each other
+WAIT_S = 0.2  # between checks whether another worker has finished
+CHANGES_LEASE = "changes"  # lease for changes of the snapshots or of the serving one
 
 
 class AlreadyPublishing(PublishFailed):
-    """Another worker has it."""
+    """Another worker has the lease."""
 
     code = "anchor-taken"
 
     def __init__(self) -> None:
-        super().__init__("another worker publishes this anchor now")
+        super().__init__("another worker is publishing this anchor")
 
 
 @contextlib.contextmanager
 def lease(place: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[None]:
-    """Hold the lease of an anchor; Taken if somebody else does."""
+    """Hold a lease; raises AlreadyPublishing if another worker holds it."""
     if isinstance(place, LocalPlace):
         path = place.path(f"leases/{key}")
         try:
@@ -59,7 +59,7 @@ def lease(place: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[Non
 
 @contextlib.contextmanager
 def wait_for_lease(place: Place, key: str) -> Iterator[None]:
-    """The same, as soon as nobody else holds it."""
+    """Hold a lease, after waiting until it is free."""
     with contextlib.ExitStack() as stack:
         while True:
             try:
@@ -72,7 +72,7 @@ def wait_for_lease(place: Place, key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive_change(place: Place) -> Iterator[None]:
-    """Nobody else changes meanwhile which snapshots there are, or which of them serves."""
+    """Exclusive right to change the snapshots of a store or the serving one."""
     lock = None
     if isinstance(place, LocalPlace):
         with contextlib.suppress(disk.NoLocks):
@@ -89,10 +89,10 @@ def exclusive_change(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lease_by_record(place: Place, folder: str, settle_s: float) -> Iterator[None]:
-    """By a file that says who wants it: of several, the first by name has it, and says so.
+    """Hold a lease by a record file per request: the first by name gets it and marks it as held.
 
-    Who comes later finds that it is had, whatever the clocks of the machines say. Two that were
-    slow may both say so: each of them looks once more afterwards, and neither has it then.
+    Later requests find the mark, independent of the clocks of the machines. Two slow requests may
+    both mark it: each checks again afterwards, and then neither gets it.
     """
     own = f"{time.time():020.6f}-{os.getpid()}-{secrets.token_hex(4)}"
     place.make_folder(folder)
@@ -109,7 +109,7 @@ def _lease_by_record(place: Place, folder: str, settle_s: float) -> Iterator[Non
 
 
 class _LeaseRecord:
-    """Says in a file who wants a lease or has it, and renews that as long as it exists."""
+    """File of one request for a lease, or of its holder; renewed while it exists."""
 
     def __init__(self, place: Place, name: str) -> None:
         self._place, self._name = place, name
@@ -136,12 +136,12 @@ class _LeaseRecord:
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
             with contextlib.suppress(OSError), self._writing:
-                self._place.size(self._name)  # who was taken for lost does not come back
+                self._place.size(self._name)  # fails if the record was deleted as expired
                 self._place.write(self._name, self._content)
 
 
 def _competitors(place: Place, folder: str, own: str) -> list[str]:
-    """Those who are alive and want it too; Taken if one of them has it."""
+    """Live competing requests; raises AlreadyPublishing if one of them holds the lease."""
     names = []
     for name in place.list_names(folder):
         if name == own:
@@ -159,5 +159,5 @@ def _competitors(place: Place, folder: str, own: str) -> list[str]:
 
 
 def _age(place: Place, folder: str, name: str, own: str) -> float:
-    """Seconds since a record was renewed, by the clock of the store: ours has just been."""
+    """Seconds since a record was renewed, by the clock of the store: our own is fresh."""
     return place.modified_at(f"{folder}/{own}") - place.modified_at(f"{folder}/{name}")

@@ -1,7 +1,7 @@
 """torch.export and AOTInductor: code in a .pt2, and the weights beside it.
 
-Code is compiled once for a graph and takes any weights of it: a snapshot of an unchanged model
-costs its bytes. Served without Headway:
+Code is compiled once per graph and works with any weights: a further snapshot of an unchanged model
+needs no compilation. To serve without Headway:
 
     model = torch._inductor.aoti_load_package("model.pt2")
     model.load_constants(safetensors.torch.load_file("weights.safetensors"), ...)
@@ -28,18 +28,18 @@ from headway.publish.failures import describe_error, raise_if_transient
 from headway.publish.targets.base import SnapshotContent, Work
 
 PACKAGE, CONSTANTS = "model.pt2", "constants.safetensors"
-# Small constants would be written into the code, and be wrong for other weights.
+# Otherwise small constants are compiled into the code, which is wrong for other weights.
 SETTINGS = {"aot_inductor.package_constants_in_so": False, "always_keep_tensor_constants": True}
 
 
 @dataclass(frozen=True)
 class Aoti:
-    """Served by torch alone, without the model's code."""
+    """Served by torch alone, without the code of the model."""
 
     tolerance: float = 1e-4
 
     def make(self, work: Work) -> list[str]:
-        """Compile the graph, unless that was done before."""
+        """Compile the graph, unless compiled code exists."""
         program = export_program(work)
         _check_names(program)
         path = work.folder / PACKAGE
@@ -56,7 +56,7 @@ class Aoti:
         return [PACKAGE, CONSTANTS]
 
     def open(self, content: SnapshotContent) -> Callable[..., Any]:
-        """The code with the weights as they lie in the file."""
+        """Load the code, with the weights mapped from the file."""
         stored_constants = (
             safetensors_io.read(content.files[CONSTANTS]) if CONSTANTS in content.files else {}
         )
@@ -66,31 +66,30 @@ class Aoti:
         missing = set(names) - constants.keys()
         if missing:
             raise PublishFailed(
-                f"the code asks for {min(missing)}, and there is no such weight",
+                f"the code needs the weight {min(missing)}, which does not exist",
                 code="weight-missing",
             )
         return _LoadedPackage(package, {name: _align(constants[name]) for name in names})
 
 
 def _align(tensor: Tensor) -> Tensor:
-    """As code that was compiled for wide registers may ask; small ones are copied for it."""
+    """Align a tensor for compiled vector code; copies unaligned tensors."""
     return tensor if tensor.data_ptr() % safetensors_io.ALIGNMENT == 0 else tensor.clone()
 
 
 class _LoadedPackage:
-    """Compiled code, and the weights that it points to."""
+    """Compiled code with references to its weights."""
 
     def __init__(self, package: Any, weights: Mapping[str, Tensor]) -> None:
         self._package, self._weights = package, weights
         package.load_constants(dict(weights), check_full_update=True, user_managed=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model says."""
         return self._package(*args, **kwargs)
 
 
 def export_program(work: Work) -> ExportedProgram:
-    """The graph of the model; UsageError if torch.export cannot make it."""
+    """Export the graph of the model; UsageError if torch.export fails."""
     inputs = work.inputs
     shapes: Any = None
     if work.batch:
@@ -101,7 +100,7 @@ def export_program(work: Work) -> ExportedProgram:
         program = torch.export.export(
             work.model, inputs.args, kwargs, dynamic_shapes=shapes, strict=False
         )
-    except Exception as error:  # of the user's code, and of many kinds
+    except Exception as error:  # of user code, of any kind
         raise_if_transient(
             f"torch.export cannot export the model now: {describe_error(error)}", error
         )
@@ -111,7 +110,8 @@ def export_program(work: Work) -> ExportedProgram:
         ) from error
     if work.batch and not _has_free_dimension(program):
         raise UsageError(
-            "the model works for one batch size only; set batch = false in [golden], or change it",
+            "the model works only for one batch size; set batch = false in [golden], "
+            "or change the model",
             code="batch-size-fixed",
         )
     return program
@@ -130,13 +130,13 @@ def _check_names(program: ExportedProgram) -> None:
     ]
     if objects:
         raise UsageError(
-            f"the model uses the object {objects[0]}, which a .pt2 cannot take",
+            f"the model uses the object {objects[0]}, which a .pt2 cannot contain",
             code="model-has-objects",
         )
 
 
 def graph_signature(program: ExportedProgram) -> str:
-    """What compiled code depends on: all of the graph, but no weights; torch, and the machine."""
+    """Hash of what compiled code depends on: graph, torch and machine, but not weights."""
     parts = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability()]
     parts += [repr(sorted(SETTINGS.items())), str(program.graph_signature)]
     parts.append(repr(sorted((str(k), str(v)) for k, v in program.range_constraints.items())))
@@ -153,7 +153,7 @@ def graph_signature(program: ExportedProgram) -> str:
 def _compile(program: ExportedProgram, path: str) -> None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch, for torch
+            warnings.simplefilter("ignore", FutureWarning)  # internal to torch
             torch._inductor.aoti_compile_and_package(
                 program, package_path=path, inductor_configs=dict(SETTINGS)
             )

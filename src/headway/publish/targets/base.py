@@ -1,7 +1,8 @@
 """Targets: the forms in which a model is served, and how they are found.
 
-A package offers one by an entry point of the group `headway.targets`: a class that is called with
-the options of its recipe section and returns a `Target`. Importable without torch.
+A package can offer a target by an entry point of the group `headway.targets`: a class that is
+called with the options of its recipe section and returns a `Target`. This module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ BUILT_IN_TARGETS = {
 
 
 def check_target_options(name: str, options: Mapping[str, Any]) -> None:
-    """What a recipe says of a target, as far as that is known without torch."""
+    """Check the options of a target in a recipe, as far as possible without torch."""
     target_class(name)
     if name not in BUILT_IN_TARGETS:
         return
     for key, value in options.items():
         if key != "tolerance":
             raise UsageError(
-                f"[targets.{name}] says something it does not know: {key}",
+                f"[targets.{name}] has the unknown option {key}",
                 code="target-option-unknown",
             )
         if not isinstance(value, (int, float)) or value < 0:
             raise UsageError(
-                f"[targets.{name}] tolerance is {value!r}, not a number",
+                f"[targets.{name}] tolerance is {value!r}, but it must be a number, 0 or more",
                 code="target-tolerance-invalid",
             )
 
 
 def target_class(name: str) -> str:
-    """The module and class of a target; UsageError if there is none of that name."""
+    """`module:class` of a target; UsageError if there is none with this name."""
     targets = {
         entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)
     } | BUILT_IN_TARGETS
@@ -65,29 +66,29 @@ WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
 
 
 class Packages(Protocol):
-    """Code that was compiled once, by what it was compiled from."""
+    """Compiled code, by the signature of its input."""
 
     def get(self, signature: str, path: Path) -> bool:
-        """Put it there, if it is known."""
+        """Write the code to a path, if it exists."""
 
     def put(self, signature: str, path: Path) -> None:
-        """Remember it once it has proven itself."""
+        """Remember newly compiled code, for the store once it is validated."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a target is made of."""
+    """Input for making a target."""
 
     model: nn.Module
     inputs: GoldenInputs
-    batch: bool  # the first dimension of every input may change
-    folder: Path  # its files go there
+    batch: bool  # the first dimension of every input is dynamic
+    folder: Path  # output folder
     packages: Packages
 
 
 @dataclass(frozen=True)
 class SnapshotContent:
-    """What a target is opened from."""
+    """Content of a snapshot from which a target is opened."""
 
     files: Mapping[str, Path]
     config: Mapping[str, Any]
@@ -98,17 +99,17 @@ class SnapshotContent:
 class Target(Protocol):
     """One form in which a model is served."""
 
-    tolerance: float  # how far its outputs may be from those of the model
+    tolerance: float  # maximum difference of its outputs from those of the model
 
     def make(self, work: Work) -> list[str]:
-        """Write its files, other than weights and config, into a folder; their names."""
+        """Write its files, except weights and config, to a folder; return their names."""
 
     def open(self, content: SnapshotContent) -> Callable[..., Any]:
-        """What is called to serve."""
+        """Return the callable that serves the model."""
 
 
 def load_target(name: str, options: Mapping[str, Any]) -> Target:
-    """The target of that name; UsageError if there is none, or it knows no such option."""
+    """Create a target; UsageError for an unknown name or option."""
     module, _, class_name = target_class(name).partition(":")
     try:
         target_type = getattr(importlib.import_module(module), class_name)
@@ -120,12 +121,13 @@ def load_target(name: str, options: Mapping[str, Any]) -> Target:
         target: Target = target_type(**options)
     except TypeError as error:
         raise UsageError(
-            f"[targets.{name}] says something it does not know: {error}",
+            f"[targets.{name}] has an unknown option: {error}",
             code="target-option-unknown",
         ) from None
     if not isinstance(target.tolerance, (int, float)) or target.tolerance < 0:
         raise UsageError(
-            f"[targets.{name}] tolerance is {target.tolerance!r}, not a number",
+            f"[targets.{name}] tolerance is {target.tolerance!r}, "
+            "but it must be a number, 0 or more",
             code="target-tolerance-invalid",
         )
     return target

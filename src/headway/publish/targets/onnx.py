@@ -1,4 +1,4 @@
-"""ONNX, where the packages for it are installed."""
+"""ONNX; needs onnxscript and onnxruntime."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headway.publish.targets.aoti import export_program
 from headway.publish.targets.base import SnapshotContent, Work
 
 FILE = "model.onnx"
-MAX_BYTES = (1 << 31) - 1  # bytes of an ONNX model with its weights inside
+MAX_BYTES = (1 << 31) - 1  # maximum size of an ONNX model with embedded weights
 NEEDS = "the target onnx needs onnxscript and onnxruntime"
 
 
 @dataclass(frozen=True)
 class Onnx:
-    """Served by ONNX Runtime, without torch."""
+    """Served by ONNX Runtime."""
 
     tolerance: float = 1e-3
 
     def make(self, work: Work) -> list[str]:
-        """Write the model with its weights inside."""
+        """Write the model with embedded weights."""
         try:
             import onnxscript  # noqa: F401
         except ImportError:
@@ -34,7 +34,7 @@ class Onnx:
         size = sum(tensor.nbytes for tensor in work.model.state_dict().values())
         if size > MAX_BYTES:
             raise PublishFailed(
-                f"a model of {size} bytes does not fit into one file of ONNX",
+                f"a model of {size} bytes does not fit into one ONNX file",
                 code="model-too-large",
             )
         program = torch.onnx.export(export_program(work), dynamo=True, verbose=False)
@@ -43,7 +43,7 @@ class Onnx:
         return [FILE]
 
     def open(self, content: SnapshotContent) -> Callable[..., Any]:
-        """A session that is called with tensors."""
+        """Return a function that calls the ONNX session with tensors."""
         try:
             import onnxruntime
         except ImportError:

@@ -1,4 +1,4 @@
-"""The weights as safetensors, and a config that says what they are of: the snapshot's own files."""
+"""The weights as safetensors, and their config: the files that every snapshot has."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from headway.publish.targets.base import SnapshotContent, Work
 
 @dataclass(frozen=True)
 class Weights:
-    """Served by the model's own code, which has to be where it is served."""
+    """Served by the code of the model, which must be installed where it is served."""
 
     tolerance: float = 1e-5
 
     def make(self, work: Work) -> list[str]:
-        """Nothing besides."""
+        """No files besides weights and config."""
         return []
 
     def open(self, content: SnapshotContent) -> Callable[..., Any]:
-        """The model built by the factory, with the weights as they lie in the file."""
+        """Build the model with the factory, with the weights mapped from the file."""
         if content.factory is None:
             raise UsageError(
-                "weights need the model they are of: load(..., factory=build)",
+                "the weights need the factory of their model: load(..., factory=build)",
                 code="factory-not-given",
             )
         try:
@@ -43,7 +43,7 @@ class Weights:
             tables.rebuild(model, content.config["tables"], content.weights)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SnapshotDamaged(
-                f"the tables are not of the model: {describe_error(error)}",
+                f"the tables do not match the model: {describe_error(error)}",
                 code="tables-of-another-model",
             ) from None
         try:
@@ -51,6 +51,6 @@ class Weights:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise SnapshotDamaged(
-                f"the weights are not of the model: {reason}", code="weights-of-another-model"
+                f"the weights do not match the model: {reason}", code="weights-of-another-model"
             ) from None
         return model.eval().requires_grad_(False)
