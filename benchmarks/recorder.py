@@ -1,4 +1,4 @@
-"""What the recorder costs: per step on the host, and per start of an interpreter.
+"""The cost of the recorder: per step on the host, and per start of an interpreter.
 
     make bench            or   python benchmarks/recorder.py
 
@@ -28,7 +28,7 @@ ROUNDS, STEPS = 15, 20_000
 
 
 def best(call: Callable[[int], None], steps: int = STEPS, rounds: int = ROUNDS) -> float:
-    """Nanoseconds per step, the least of all rounds."""
+    """Nanoseconds per step, the minimum of all rounds."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter_ns()
@@ -38,7 +38,7 @@ def best(call: Callable[[int], None], steps: int = STEPS, rounds: int = ROUNDS) 
 
 
 def recorder_cost() -> dict[str, float]:
-    """The calls that the probe adds to a step, against an empty function called as often."""
+    """The calls that the probe adds to a step, compared with calls of an empty function."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADWAY_DIR"] = folder
         os.environ["RANK"], os.environ["WORLD_SIZE"] = "0", "1"
@@ -122,7 +122,7 @@ print(json.dumps(out))
 
 
 def peer_cost() -> dict[str, float]:
-    """The same for the peers, in an environment of their own."""
+    """The same for the peers, in their own environment."""
     from peers import python
 
     done = subprocess.run([python(), "-c", PEERS], capture_output=True, text=True, timeout=300)
@@ -185,7 +185,7 @@ def _python(env: dict[str, str], *words: str) -> str:
 
 
 def main() -> None:
-    """Print the table and keep it."""
+    """Print the table and save it."""
     start, loop = start_cost(), loop_cost()
     costs, peers = recorder_cost(), peer_cost()
     step = costs["headway, step and batch"]

@@ -1,4 +1,4 @@
-"""What one rank writes by a DCP plan, for tests that make checkpoints without a Checkpointer."""
+"""The items that a rank writes for a DCP plan, for tests without a Checkpointer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway.checkpoint.format.rank_file import BytesItem, TensorItem
 
 
 def planned_items(plan: Any, planner: Any) -> list[TensorItem | BytesItem]:
-    """In the order of the plan; tensors are copied only if they must."""
+    """In the order of the plan; tensors are copied only if necessary."""
     from torch.distributed.checkpoint.planner import WriteItemType
 
     from headway.checkpoint.format.dcp import item_name, tensor_bytes, tensor_pickle

@@ -1,7 +1,7 @@
-"""Fixtures of all tests. torch, starlette and the like are imported in the fixtures that need them.
+"""Fixtures of all tests. Fixtures import torch, starlette and other large packages when needed.
 
 pytest --update-golden       rewrites the golden files that differ; the diff is the review
-pytest --update-durations    notes how long each file took, for the order in which they run
+pytest --update-durations    records the duration of each file, which determines their order
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ[SESSION] = uuid.uuid4().hex
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As in what a shell starts by `&`: all processes of the tests would inherit that.
+        # As for commands that a shell starts with `&`: all child processes would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.suppress(ImportError):
         from hypothesis import settings
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest groups of tests first. A group is a file, or what xdist_group says."""
+    """Start the longest groups of tests first. A group is a file, or named by xdist_group."""
     durations = json.loads(DURATIONS.read_text(encoding="utf-8"))
     seconds: dict[str, float] = {}
     counted: set[tuple[str, str]] = set()
@@ -126,7 +126,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest, update_golden: bool) -> Golden:
-    """Compare a text with the file of that name in `golden/` beside the test."""
+    """Compare a text with a file in `golden/` next to the test."""
     folder = Path(request.path).parent / "golden"
 
     def compare(name: str, text: str) -> None:
@@ -142,7 +142,7 @@ def golden(request: pytest.FixtureRequest, update_golden: bool) -> Golden:
 
 @pytest.fixture
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Texts with local times are the same on every machine."""
+    """Set the time zone to UTC, for texts with local times."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -152,7 +152,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def torch() -> Any:
-    """The module, imported by the first test that needs it."""
+    """The module torch, imported by the first test that needs it."""
     return pytest.importorskip("torch", reason="needs torch")
 
 
@@ -249,7 +249,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 @pytest.fixture
 def forked(tmp_path: Path, fork_server: ForkServer) -> Probed:
-    """As `probed`, for scripts that need no start of Python and no import of torch."""
+    """Like `probed`, for scripts that do not test the start of Python or the import of torch."""
 
     def run(script: str, *, env: dict[str, str] | None = None, code: int = 0) -> list[Journal]:
         folder = tmp_path / "journal"
@@ -285,7 +285,7 @@ def writer_server() -> Iterator[Server]:
 
 @pytest.fixture
 def writers(writer_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Started]]:
-    """Those that were started: forks, which need not import torch. All end with the test."""
+    """The writers that were started, as forks that have torch. All end with the test."""
     started: list[Started] = []
 
     def start(name: str, linger_s: float) -> Started:
@@ -301,12 +301,12 @@ def writers(writer_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             one.kill()
 
 
-# -- torch.save and DCP as `--async-save` has them, in this process -------------------------
+# -- torch.save and DCP with `--async-save`, in this process ----------------------------------
 
 
 @pytest.fixture
 def behind(torch: Any) -> Iterator[AsyncSave]:
-    """In place of torch.save."""
+    """torch.save with `--async-save`."""
     from headway.checkpoint.async_save import torch_save
     from headway.checkpoint.async_save.background import write_queue
 
@@ -320,7 +320,7 @@ def behind(torch: Any) -> Iterator[AsyncSave]:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """Where everything is synced to; it can be held up."""
+    """The disk, whose syncs can be blocked."""
     from headway.storage import atomic_file
 
     disk = Disk()
@@ -331,7 +331,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The events that the recorder would write."""
+    """The events that the recorder writes."""
     from headway.probe.recorder import recorder
 
     events: list[dict[str, Any]] = []
@@ -360,7 +360,7 @@ def store_forks() -> Iterator[ForkServerContext]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The fleet of all tests of the pages."""
+    """The fleet for all tests of pages."""
     from tests.unit.serve import fleet
 
     return fleet.make(tmp_path_factory.mktemp("fleet") / "store")
@@ -368,7 +368,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="session")
 def source(store: Store) -> Iterator[Source]:
-    """One open engine for all questions; no process is started that looks for changes."""
+    """A source with one open engine and without a process that watches for changes."""
     from headway.serve.sources import Source
     from tests.unit.serve import fleet
 
@@ -380,5 +380,5 @@ def source(store: Store) -> Iterator[Source]:
 
 @pytest.fixture
 def client(source: Source) -> TestClient:
-    """On this machine, without a token."""
+    """A client on this machine, without a token."""
     return pages(source, base_url="http://127.0.0.1:8787")

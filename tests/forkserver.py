@@ -1,8 +1,8 @@
-"""A process that has imported torch, and runs each script in a fork of itself.
+"""A process that imports torch, and runs each script in a fork of itself.
 
-It reads requests from stdin, a line of JSON each, and answers with the pid of the fork and, when
-that has ended, its exit code. With the probe in it a fork begins as a process of a warm start
-does; what the hooks have put into torch is there already.
+It reads requests from stdin, as lines of JSON, and answers with the pid of the fork and, when that
+has ended, its exit code. With the probe, a fork starts like a process of a warm start; the hooks
+are already installed in torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def serve() -> dict[str, Any]:
-    """Return the request in the process that was forked for it; end when there are no more."""
+    """Fork for each request; return the request in the fork. End after the last request."""
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         pid = os.fork()
@@ -29,7 +29,7 @@ def serve() -> dict[str, Any]:
 
 
 def begin(request: dict[str, Any]) -> ModuleType:
-    """Take over folder, streams and environment; the module that the script is to run in."""
+    """Set folder, streams and environment; return the main module of the script."""
     requested_at = time.monotonic_ns()
     os.chdir(request["folder"])
     for fd, name in enumerate((os.devnull, "stdout", "stderr")):
@@ -66,15 +66,15 @@ def run(request: dict[str, Any]) -> None:
 
 
 def leave() -> None:
-    """What comes after the calls of atexit takes a second in a process with torch."""
+    """End without finalizing the interpreter, which takes a second in a process with torch."""
     if last:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(last.pop())
 
 
-last: list[int] = []  # the exit code of a process that leaves early
-atexit.register(leave)  # before the probe's: it is called after them
+last: list[int] = []  # the exit code of a process that ends early
+atexit.register(leave)  # before those of the probe, so that it is called after them
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401  # the first optimizer of a process imports it

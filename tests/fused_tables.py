@@ -1,7 +1,7 @@
-"""A stand-in for FBGEMM's module of tables, which there is no build of for every machine.
+"""A fake of FBGEMM's table module, which is not available on every machine.
 
-It has the same name and the same attributes, as far as they are asked for: several tables in one
-memory, and a backward pass that changes the rows that were looked up, unseen by autograd.
+It has the same name and the attributes that Headway uses: several tables in one memory, and a
+backward pass that changes the looked-up rows without autograd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Optimizer(Enum):
 
 
 class SplitTableBatchedEmbeddingBagsCodegen(nn.Module):
-    """Tables of `rows`; each number of `features` is the table of one."""
+    """Tables of `rows`; `features` has the table of each feature."""
 
     def __init__(self, rows: list[int], features: list[int], dim: int, device: str = "cpu") -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(nn.Module):
         self.bounds = list(pairwise(accumulate(rows, initial=0)))
         self.weights = nn.Parameter(torch.randn(sum(rows) * dim, device=device))
         self.momentum = torch.zeros(sum(rows), device=device)
-        self.changes = nn.Parameter(torch.zeros(0, device=device))  # has autograd come back here
+        self.changes = nn.Parameter(torch.zeros(0, device=device))  # makes autograd call backward
 
     def split_embedding_weights(self) -> list[Tensor]:
         table = self.weights.detach().view(-1, self.dim)
@@ -80,7 +80,7 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        table = ctx.module.weights.data.view(-1, ctx.module.dim)  # no version of it is counted
+        table = ctx.module.weights.data.view(-1, ctx.module.dim)  # without counting versions
         momentum = ctx.module.momentum.data
         momentum.index_add_(0, ctx.rows, gradient.square().mean(1))
         step = gradient / (momentum[ctx.rows].sqrt() + 1e-6)[:, None]
@@ -89,7 +89,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class Training:
-    """Some tables, two features of one of them, and a step that looks up a few rows."""
+    """Several tables, one with two features, and a step that looks up a few rows."""
 
     def __init__(self, device: str = "cpu", *, differ: bool = False) -> None:
         torch.manual_seed(0)
@@ -122,7 +122,7 @@ class Training:
         self.forward().backward()
 
     def state(self) -> dict[str, Tensor]:
-        """The tables' own memory, as TorchRec's state_dict has it."""
+        """The memory of the tables, as in TorchRec's state_dict."""
         weights = self.tables.split_embedding_weights()
         state = {f"t{index}": tensor for index, tensor in enumerate(weights)}
         for index, (tensor,) in enumerate(self.tables.split_optimizer_states()):

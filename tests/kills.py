@@ -1,4 +1,4 @@
-"""Kills a save at each of its operations on files, one fork of this process after the other."""
+"""Kill a save at each of its file operations, in one fork of this process after the other."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def _writes(args: tuple[object, ...]) -> bool:
 
 
 def write_in_two_parts(path: str, text: str) -> None:
-    """As a library that is not Python: a kill may come between them."""
+    """Write like a library in another language: a kill may happen between the writes."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for part in (text[:2], text[2:]):
         sys.audit("tests.write")
@@ -42,13 +42,13 @@ def write_in_two_parts(path: str, text: str) -> None:
 def sweep(
     save: Callable[[int], object], resume: Callable[[], str], step_of: Callable[[str], int]
 ) -> int:
-    """How many kills there were; `save(step)` writes below `out`.
+    """Kill the third save at each operation; return the number of kills.
 
-    After each kill of the third save `resume` names a checkpoint, and `step_of` finds it whole: the
-    second one, from which the third save is made again, or the third.
+    `save(step)` writes below `out`. After each kill, `resume` names a checkpoint that `step_of`
+    reads as complete: the second one, from which the third save is repeated, or the third.
     """
     journal = os.environ["HEADWAY_DIR"]
-    os.fsync = lambda handle: None  # a kill of a process loses nothing that is in the page cache
+    os.fsync = lambda handle: None  # a kill does not lose the page cache
 
     def third() -> None:
         global _at

@@ -1,4 +1,4 @@
-"""Damaged and hostile variants of files, the same ones for the same seed."""
+"""Damaged and hostile variants of files, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTILE: tuple[Any, ...] = (
 
 
 def bent(content: bytes, chance: random.Random) -> bytes:
-    """Bytes as a broken disk, a cut transfer or somebody with an editor leaves them."""
+    """Bytes after damage by a broken disk, a truncated transfer or an editor."""
     if not content:
         return chance.randbytes(chance.randrange(1, 40))
     at = chance.randrange(len(content))
@@ -37,7 +37,7 @@ def bent(content: bytes, chance: random.Random) -> bytes:
 
 
 def altered(document: Any, chance: random.Random, *, times: int = 2) -> Any:
-    """A document with a few of its values, keys or items replaced, dropped or doubled."""
+    """A document with a few values, keys or items replaced, removed or duplicated."""
     root = [copy.deepcopy(document)]
     for _ in range(chance.randint(1, times)):
         holder, key = chance.choice(list(_places(root)))
@@ -61,7 +61,7 @@ def _name(chance: random.Random) -> str:
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Where something stands in a document: what holds it, and under which key."""
+    """All positions in a document: container and key."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     places = []
     for key in keys:

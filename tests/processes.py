@@ -1,4 +1,4 @@
-"""Processes that a test may have left behind."""
+"""Processes that may still run after a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def working_in(folder: Path) -> list[str]:
-    """The command lines of those whose working directory is that folder, or below it."""
+    """The command lines of processes whose working directory is in a folder."""
     commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Helpers of the tests: processes of jobs, waiting for a condition, codes of errors."""
+"""Test helpers: processes of jobs, waiting for a condition, codes of errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JOBS = TESTS / "e2e" / "jobs"
 BIN = Path(sys.executable).parent
 HEADWAY = str(BIN / "headway")
 
-NO_PROCESS = (1 << 22) + 1  # above the largest pid that Linux gives
+NO_PROCESS = (1 << 22) + 1  # above the largest pid of Linux
 
 T = TypeVar("T")
 Probed = Callable[..., list[Journal]]
@@ -64,12 +64,12 @@ def codes(text: str) -> list[str]:
 
 
 def code_of(text: str) -> str:
-    """The code at the end of a note, or of a line for a person."""
+    """The code at the end of a note or a message."""
     return split_code(text.rstrip())[1]
 
 
 def wait_until(condition: Callable[[], T], seconds: float = 60, every: float = 0.005) -> T:
-    """The first true value of the condition; for what another process or thread does."""
+    """Wait for a condition of another process or thread; return its first true value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not true within {seconds:g} s"
@@ -78,7 +78,7 @@ def wait_until(condition: Callable[[], T], seconds: float = 60, every: float = 0
 
 
 def examples(full: int) -> int:
-    """How many examples hypothesis tries: all of them in `make test-all`."""
+    """Number of examples for hypothesis: all of them in `make test-all`."""
     if os.environ.get("HEADWAY_TEST_PROFILE") == "full":
         return full
     return min(full, max(10, full // 4))
@@ -106,12 +106,12 @@ class _Lazy:
         return getattr(imported, name) if name else imported
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # pytest looks at all that a test file has
+        if name.startswith("__"):  # pytest inspects all names of a test file
             raise AttributeError(name)
         return getattr(self._imported(), name)
 
     @property
-    def __dict__(self) -> Any:  # what monkeypatch puts back comes from there
+    def __dict__(self) -> Any:  # monkeypatch reads the original value from it
         return vars(self._imported())
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -138,12 +138,12 @@ def metric_families(text: str) -> dict[str, Any]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-# -- jobs in processes of their own ---------------------------------------------------------
+# -- jobs in other processes ----------------------------------------------------------------
 
 
 @dataclass
 class Done:
-    """A finished job: its ledger, what it measured itself, and its output."""
+    """A finished job: its ledger, its own measurements, and its output."""
 
     code: int
     run: Run
@@ -162,7 +162,7 @@ Runner = Callable[..., Done]
 
 
 def quiet_env(folder: Path) -> dict[str, str]:
-    """What a job below `headway run` gets beside the environment of the tests."""
+    """Environment variables of a job below `headway run`, in addition to those of the tests."""
     return {
         "TRUTH": str(folder / "truth"),
         "PORT": str(free_port()),
@@ -211,8 +211,8 @@ class ForkServer:
     ) -> tuple[int, str]:
         """The exit code and what was written to stderr.
 
-        `finalize`: the interpreter ends as always, which takes a second in a process with torch;
-        without it the process is over after the calls of atexit.
+        `finalize`: end the interpreter normally, which takes a second in a process with torch;
+        otherwise the process ends after the atexit callbacks.
         """
         assert self.process.stdin is not None
         request = {
@@ -243,7 +243,7 @@ class ForkServer:
 
 
 def cli(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run `headway WORDS` in this process: for verbs that only read and write files."""
+    """Run `headway WORDS` in this process, for commands that only read and write files."""
     from headway.cli import main
 
     stdout, stderr = io.StringIO(), io.StringIO()
@@ -256,7 +256,7 @@ def cli(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def close(measured: float, truth: float) -> bool:
-    """Within 0.1 s + 2 % of what the job measured."""
+    """Whether a value is within 0.1 s + 2 % of the measurement of the job."""
     return abs(measured - truth) <= 0.1 + 0.02 * truth
 
 
@@ -277,7 +277,7 @@ def steps(journal: Journal) -> int:
 
 
 class Disk:
-    """Holds back what is synced, or fails it."""
+    """Blocks syncs, or makes them fail."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -301,7 +301,7 @@ def pages(
     base_url: str = "http://localhost",
     **options: Any,
 ) -> TestClient:
-    """A client of the pages of a source, which does not follow redirects."""
+    """A client for the pages of a source; it does not follow redirects."""
     from starlette.testclient import TestClient
 
     from headway.serve.app import application
@@ -312,7 +312,7 @@ def pages(
 
 
 def unfinished_run(folder: Path) -> Path:
-    """The folder of a run of one rank that has made 20 steps and has not ended."""
+    """The folder of a run with one rank, which has made 20 steps and has not ended."""
     run = FakeRun()
     run.launcher(begin=0)
     run.process(begin=1).train(first=1, count=20, start=5, each=0.5)

@@ -1,6 +1,6 @@
-"""Where torch is not installed, a test that fails for want of it is skipped.
+"""Without torch, tests that fail because of that are skipped.
 
-`--at-least N` fails a session in which fewer tests pass: that nearly all are skipped is a failure.
+`--at-least N` fails a session in which fewer tests pass, as nearly all tests may be skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_runtest_makereport(
 
 
 def _skip_without_torch(report: Any, path: str) -> None:
-    """Its traceback, and what it shows of other processes, says that torch was imported."""
+    """Whether its traceback, or the output of other processes, shows an import of torch."""
     if report.outcome == "failed" and MISSING in f"{report.longrepr}":
         report.outcome = "skipped"
         report.longrepr = (path, 0, "Skipped: needs torch")

@@ -1,6 +1,6 @@
-"""python -m tests.writers: checkpoint writers that start at once, forks of one that has torch.
+"""python -m tests.writers: checkpoint writers that start fast, as forks of a process with torch.
 
-A line of JSON with a name and a time to linger starts one; the answer is its process id.
+A line of JSON with a name and a linger time starts a writer; the answer is its pid.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ ROOT = Path(__file__).parents[1]
 
 
 def serve() -> None:
-    """Until nobody asks any more and all writers have ended."""
+    """Serve until stdin is closed and all writers have ended."""
     importlib.import_module(process.DCP_MODULE)
-    gc.freeze()  # or every fork would copy what its collector looks at
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # writers that have ended leave nothing
+    gc.freeze()  # otherwise the garbage collector of each fork would copy memory
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     for line in sys.stdin:
         name, linger_s = json.loads(line)
         pid = os.fork()
         if not pid:
             _write(name, linger_s)
         print(pid, flush=True)
-    with contextlib.suppress(ChildProcessError):  # there are no more
+    with contextlib.suppress(ChildProcessError):  # no more children
         os.wait()
 
 
@@ -51,7 +51,7 @@ def _write(name: str, linger_s: float) -> NoReturn:
 
 
 class Started:
-    """A writer, as `subprocess.Popen` shows it to a client."""
+    """A writer with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -65,7 +65,7 @@ class Started:
 
 
 class Server:
-    """The process that forks them."""
+    """The process that forks writers."""
 
     def __init__(self) -> None:
         env = {k: v for k, v in os.environ.items() if not k.startswith("HEADWAY_")}

@@ -1,4 +1,4 @@
-"""The documentation against the code: what is renamed or added there must be written there."""
+"""The documentation compared with the code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def table(name: str) -> list[list[str]]:
 
 
 def code_names(text: str) -> set[str]:
-    """Everything that stands in back-ticks."""
+    """All words in back-ticks."""
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
@@ -98,7 +98,7 @@ def test_the_worked_example_is_right() -> None:
 
 
 def written_events() -> set[str]:
-    """Every `ev` that the code writes, or looks for."""
+    """Every `ev` that the code writes or reads."""
     text = source()
     written = re.findall(r'"ev":\s*"(\w+)"', text) + re.findall(r'emit\(\s*"(\w+)"', text)
     calls = re.findall(r"\.named\(([^)]*)\)", text)
@@ -124,7 +124,7 @@ def test_every_field_of_a_head_is_explained() -> None:
 
 def test_every_span_has_its_leaves() -> None:
     below = page("journal.md").partition("### Spans")[2].partition("### steps")[0]
-    not_written = {"pt2_compile", "get_first_batch_data"}  # their spans have names of their own
+    not_written = {"pt2_compile", "get_first_batch_data"}  # their spans have other names
     assert {*rank._BUCKET_BEFORE_FIRST_STEP, *rank._BUCKET_AFTER} - not_written <= code_names(below)
 
 
@@ -157,7 +157,7 @@ def test_every_module_that_is_touched_is_listed(module: str) -> None:
 
 
 def patched_names() -> set[str]:
-    """Every name that a hook puts a wrapper on, and every method that it replaces."""
+    """Every function and method that a hook wraps or replaces."""
     folders = [ROOT / "src/headway/probe" / name for name in ("hooks", "autotune")]
     text = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     found = re.findall(r'(?:wrap|spanned)\(\s*[\w.]+,\s*"(\w+)"', text)

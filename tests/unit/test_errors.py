@@ -1,4 +1,4 @@
-"""Errors that name a command to type, and codes at the end of lines."""
+"""Errors with a command to type, and codes at the end of lines."""
 
 from __future__ import annotations
 

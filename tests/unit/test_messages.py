@@ -28,7 +28,7 @@ def trees() -> dict[Path, ast.Module]:
 
 @cache
 def error_classes() -> dict[str, str]:
-    """Subclasses of HeadwayError and HeadwayWarning, each with the code of its class."""
+    """Subclasses of HeadwayError and HeadwayWarning, with their codes."""
     classes = [n for t in trees().values() for n in ast.walk(t) if isinstance(n, ast.ClassDef)]
     codes = {"HeadwayError": "", "HeadwayWarning": ""}
     for _ in classes:
@@ -51,7 +51,7 @@ def calls(package: str | None = None) -> Iterator[tuple[ast.Call, str]]:
     for path, tree in trees().items():
         if package is None or package == (path.parts[0] if len(path.parts) > 1 else ""):
             nodes = list(ast.walk(tree))
-            other = {  # a class that is no error of ours, but has the name of one elsewhere
+            other = {  # classes with the name of an error that are none
                 node.name
                 for node in nodes
                 if isinstance(node, ast.ClassDef)
@@ -66,7 +66,7 @@ def calls(package: str | None = None) -> Iterator[tuple[ast.Call, str]]:
 
 
 def code_of(call: ast.Call, name: str) -> str | None:
-    """Its literal code, `None` without one; what is not a literal is passed on, not made."""
+    """The literal code, or `None`; a code that is not a literal comes from elsewhere."""
     for keyword in call.keywords:
         if keyword.arg == "code":
             value = keyword.value
@@ -75,7 +75,7 @@ def code_of(call: ast.Call, name: str) -> str | None:
 
 
 def template(node: ast.expr | None) -> str:
-    """The text of an argument, with the source of what is filled in."""
+    """The text of an argument, with the source of its expressions."""
     if node is None:
         return ""
     if isinstance(node, ast.Constant):
@@ -120,7 +120,7 @@ def test_all_messages(update_golden: bool) -> None:
         if not code or code == "*" or (name not in error_classes() and not call.args):
             continue
         assert CODE.fullmatch(code), code
-        # A note is told with the name of the hook first.
+        # The first argument of a note is the name of the hook.
         text = call.args[1 if name == "note" and len(call.args) > 1 else 0] if call.args else None
         lines.add(f"{code:<32} {name:<18} {template(text)}".rstrip())
     path = TESTS / "messages.txt"

@@ -1,4 +1,4 @@
-"""Secrets are masked wherever their names or forms tell them, and nothing else is."""
+"""Secrets are masked where their name or format identifies them, and nothing else is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from headway import redact
 from tests.support import examples
 
-# What a password may be, but for what ends it in any shell, URL or header; never a word of ours,
-# and not what is a port and a path in a URL.
+# Passwords, without characters that end them in a shell, URL or header; not the mask itself, and
+# not a port and path of a URL.
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 SECRETS = st.builds(
     "{}{}{}".format,
@@ -43,7 +43,7 @@ ORDINARY = st.sampled_from(
         "image:v1.2@sha256:ab", "llama:7b@main", "step:100@node-3.example.com", "http://a.example.com",
     ]
 )  # fmt: skip
-# Each form in which a secret may stand in one word of a command or in a text.
+# The forms of a secret in a word of a command or in a text.
 WORDS = st.sampled_from(
     [
         "--{name}={secret}", "{name}={secret}", "+model.{name}={secret}", "{name}: {secret}",
@@ -72,7 +72,7 @@ def _fill(form: str, name: str, secret: str) -> str:
 
 
 def _leaks(secret: str, text: str) -> bool:
-    """Its ends are long enough not to stand anywhere by chance."""
+    """Whether a long part of the secret is visible."""
     from urllib.parse import quote
 
     return secret in text or quote(secret, safe="") in text or json.dumps(secret)[1:-1] in text

@@ -1,4 +1,4 @@
-"""Flags over HEADWAY_* over headway.toml over defaults."""
+"""Precedence of flags, HEADWAY_*, headway.toml and defaults."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def test_zero_is_a_number(tmp_path: Path) -> None:
 
 
 def test_what_the_probe_reads_is_no_setting() -> None:
-    """Else a variable of the user would be an order to the probe, whatever a flag says."""
+    """Otherwise a variable of the user would control the probe, regardless of flags."""
     assert not {f"HEADWAY_{field.name.upper()}" for field in fields(Settings)} & set(INTERNAL_ENV)

@@ -1,4 +1,4 @@
-"""The text of Slurm's programs: host lists, accelerators, numbers."""
+"""Output of Slurm commands: host lists, accelerators, numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Percentiles and quantiles of Student's t, against other definitions of the same."""
+"""Percentiles and quantiles of Student's t, compared with other definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The surface is the recorded one: a change of it is meant, and seen in a diff."""
+"""The public surface equals the recorded one, so that changes are seen in a diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages for readers: their figures are measured ones, and their commands exist."""
+"""The technique pages: their figures are measured, and their commands exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 TECHNIQUES = sorted(p for p in (DOCS / "techniques").glob("*.md") if p.name != "index.md")
 AUDIENCES = [*sorted(DOCS.glob("for-*.md")), DOCS / "comparison.md"]
-# Their figures are held to the result files.
+# Their figures must be in the result files.
 MEASURED = ("benchmarks.md", "scheduling.md")
 
 

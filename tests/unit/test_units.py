@@ -1,4 +1,4 @@
-"""Durations and times as people write them: one reader for flags, rules and pages."""
+"""Durations and times as text, for flags, rules and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a failed test where torch is not installed."""
+"""Failed tests if torch is not installed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_link_to_a_regular_file_is_one(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # of which nothing is on the disk
+        file.truncate(1 << 40)  # a sparse file
     with pytest.raises(file_access.NotARegularFile):
         file_access.read_file(path)
     path.write_bytes(bytes(10))

@@ -195,9 +195,9 @@ def test_the_last_sign_of_life() -> None:
     for _ in range(100):
         fake.span("compile", 2, 3)
     assert parsed(fake).last_sign() == 3 * 10**9
-    fake.close(outer, 7)  # opened long before
+    fake.close(outer, 7)  # opened much earlier
     assert parsed(fake).last_sign() == 7 * 10**9
-    fake.event("drain", 90, ns=5)  # noted for the device, not by a living host
+    fake.event("drain", 90, ns=5)  # of the device: not a sign of life
     assert parsed(fake).last_sign() == 7 * 10**9
     fake.train(1, 2, 7, 1)
     assert parsed(fake).last_sign() == 9 * 10**9
@@ -224,7 +224,7 @@ def test_a_folder_of_journals(tmp_path: Path) -> None:
 
 
 def test_lines_are_as_documented() -> None:
-    """A line of each kind, as a foreign writer may send it: other order, spaces, no extras."""
+    """A line of each kind, as another writer may write it: other order, spaces, no extras."""
     fake = process()
     fake.train(1, 1, 2e-9, 3e-9)
     lines = [

@@ -1,4 +1,4 @@
-"""Whether the process that wrote a journal can still be alive."""
+"""Whether the process of a journal has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import NO_PROCESS
 
 
 def journal(**fields: Any) -> Journal:
-    """Of a launcher that has just begun."""
+    """The journal of a launcher that has just started."""
     result = parse(
         json.dumps({**head("launcher", launch="L"), **fields}).encode() + b"\n", "launcher"
     )
@@ -32,9 +32,9 @@ CONTAINER = {"pids": 1, "pid": NO_PROCESS}
 @pytest.mark.parametrize(
     ("fields", "silent", "ended"),
     [
-        (HERE, 10 * SILENT_NS, False),  # stopped, or on a machine that slept
+        (HERE, 10 * SILENT_NS, False),  # stopped, or the machine was suspended
         (KILLED, 0, True),
-        ({**HERE, "t": 1, "begin": 1}, 0, True),  # the number is another process's by now
+        ({**HERE, "t": 1, "begin": 1}, 0, True),  # the pid belongs to another process now
         (ELSEWHERE, 0, False),
         (ELSEWHERE, 2 * SILENT_NS, True),
         (CONTAINER, 0, False),

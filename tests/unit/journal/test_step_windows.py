@@ -14,7 +14,7 @@ ROWS = [
 
 
 def encode(row: Window) -> bytes:
-    """A line as the probe writes it."""
+    """A line in the format of the probe."""
     keys = ("t", "end", "first", "last", "wait", "batches")
     return writer.encode({"ev": "steps", **dict(zip(keys, row, strict=True))}).rstrip()
 

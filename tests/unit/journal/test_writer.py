@@ -60,7 +60,7 @@ def test_where_nothing_can_be_written_the_job_goes_on(tmp_path: Path) -> None:
 
 
 class Disk:
-    """`os.write` on a disk that can be full, or take only half a line."""
+    """`os.write` on a disk that can be full, or accept only part of a line."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room: int | None = None
@@ -91,7 +91,7 @@ def test_a_full_disk_loses_lines_and_says_so_later(tmp_path: Path, disk: Disk, r
     journal_writer.write({"ev": "lost", "t": 2, "text": "x" * 50})
     journal_writer.write({"ev": "lost", "t": 3})
     assert journal_writer.lost == 2
-    journal_writer.cells[pulse.STEPS] = 9  # the page has its room already
+    journal_writer.cells[pulse.STEPS] = 9  # the page is already allocated
     disk.room = None
     journal_writer.write({"ev": "after", "t": 4})
     head = {"ev": "head", "t": 0, "wall": 0, "begin": 0, "pid": 1}
@@ -101,7 +101,7 @@ def test_a_full_disk_loses_lines_and_says_so_later(tmp_path: Path, disk: Disk, r
     assert [event["ev"] for event in journal.events] == ["before", "lost", "after"]
     assert journal.events[1]["lines"] == 2
     assert journal.events[1]["why"] == "No space left on device"
-    assert journal.damaged == (room > 0)  # half a line, on a line of its own
+    assert journal.damaged == (room > 0)  # an incomplete line
     assert journal_writer.lost == 0
 
 
@@ -112,7 +112,7 @@ def parsed(path: Path) -> reader.Journal:
 
 
 def test_a_file_that_takes_the_place_of_the_first_has_a_head_too(tmp_path: Path) -> None:
-    """A job may close every descriptor, and the folder may be made again."""
+    """A job may close all descriptors, and the folder may be created again."""
     path = tmp_path / "x.jsonl"
     journal_writer = Writer(str(path), pid=7)
     journal_writer.write(writer.head("process", rank=3))

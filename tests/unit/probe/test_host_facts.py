@@ -1,4 +1,4 @@
-"""What compiled code depends on."""
+"""Facts that compiled code depends on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def facts(env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What /proc says, by file."""
+    """The content of files in /proc, by path."""
     contents: dict[str, str] = {}
 
     def lines(path: str) -> Iterator[str]:
@@ -94,7 +94,7 @@ def test_settings_that_do_not(name: str) -> None:
 
 
 def test_a_processor_that_can_do_more_has_another_key(machine: dict[str, str]) -> None:
-    """inductor builds for the very processor: what it may use must be there."""
+    """inductor compiles for this processor, whose instructions must be present."""
     machine["/proc/cpuinfo"] = f"processor : 0\nflags\t\t: {INTEL}\n"
     local = facts()
     assert local["isa"] == sorted(INTEL.split()[1:-2])

@@ -1,4 +1,4 @@
-"""The name of the GPU, with and without CUDA."""
+"""The GPU name, with and without CUDA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.probe.host_facts import current_gpu, tuning_facts
 
 
 class Nvml:
-    """The functions of libnvidia-ml that are called, and what they write."""
+    """A fake libnvidia-ml with the functions that are called."""
 
     def __init__(self, names: list[str], broken: bool = False) -> None:
         self.names, self.broken, self.open = names, broken, 0

@@ -1,4 +1,4 @@
-"""How functions and methods are replaced."""
+"""Wrapping of functions and methods."""
 
 from __future__ import annotations
 

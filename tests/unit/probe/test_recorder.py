@@ -1,4 +1,4 @@
-"""The guard around hooks, and the journal that a process leaves."""
+"""The guard around hooks, and the journal of a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.probe.recorder import Recorder, guard, guard_end
 
 
 class Process:
-    """The recorder of a process of its own, in this one."""
+    """The recorder of another process, in this one."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -91,7 +91,7 @@ def test_a_device_that_fails_costs_no_batch(
     process.recorder.start()
     monkeypatch.setattr(
         step_clock, "mark_device", process.recorder.end
-    )  # it raises, within our code
+    )  # raises an exception in code of Headway
     assert list(headway.track([1, 2])) == [1, 2]
     assert [note["hook"] for note in process.journal().named("note")] == ["device"]
 
@@ -121,7 +121,7 @@ def test_spans_of_several_threads_have_numbers_of_their_own(process: Process) ->
 
 
 def test_a_program_in_the_place_of_another_has_a_journal_of_its_own(process: Process) -> None:
-    for _ in range(2):  # the same process, begun at the same time
+    for _ in range(2):  # the same pid and start time
         process.begin()
         headway.step()
         process.recorder.finish()

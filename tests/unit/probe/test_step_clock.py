@@ -1,4 +1,4 @@
-"""The hot path by itself, on a fake clock, writing to a list."""
+"""The hot path alone, on a fake clock, writing to a list."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_loader_inside_a_loader_is_one_wait(clock: Clock, written: list[dict[s
 
 
 def test_a_read_that_fails_is_no_batch(clock: Clock, written: list[dict[str, Any]]) -> None:
-    """Neither one of training nor one of an evaluation, which takes its batches out again."""
+    """Neither for training nor for an evaluation, whose batches are subtracted again."""
     train(clock, 1, 0.1)
 
     def evaluated(start: int, end: int, tail: Any, ended: bool) -> bool:
@@ -165,7 +165,7 @@ def read(clock: Clock, count: int, each: float, steps: bool = False) -> None:
 
 
 def spans(written: list[dict[str, Any]], name: str) -> list[float]:
-    """How long the spans of that name were, in seconds."""
+    """The durations of the spans of a name, in seconds."""
     return [
         (line["end"] - line["t"]) / SECOND
         for line in written
@@ -204,7 +204,7 @@ def test_what_is_read_after_the_last_step_is_in_no_line(
 def test_a_loader_that_is_read_between_two_steps_is_an_evaluation(
     clock: Clock, written: list[dict[str, Any]]
 ) -> None:
-    """As in tests that neither call `eval()` nor switch gradients off."""
+    """An evaluation that neither calls `eval()` nor disables gradients."""
 
     def source() -> Iterator[int]:
         for _ in range(6):
@@ -215,7 +215,7 @@ def test_a_loader_that_is_read_between_two_steps_is_an_evaluation(
         train(clock, 1, 0.01)
         if number == 2:
             read(clock, 50, 0.02)
-            read(clock, 2, 0.3)  # a second one, with waits of 0.3 s
+            read(clock, 2, 0.3)  # an evaluation with waits of 0.3 s
     step_clock.flush()
     assert spans(written, "evaluation") == [pytest.approx(1.0), pytest.approx(0.6)]
     assert spans(written, "data_wait") == [0.02]  # before the first step
@@ -268,7 +268,7 @@ def test_gradients_may_be_accumulated_over_several_loaders(
             backwards += 1
     next(step_clock.track(source(1)))
     backwards += 1
-    read(clock, 5, 0.02)  # a test
+    read(clock, 5, 0.02)  # an evaluation
     next(step_clock.track(source(1)))
     train(clock, 1, 0.01)
     step_clock.flush()
@@ -322,4 +322,4 @@ def test_a_known_loader_stays_on_the_fast_path(
     for _ in range(3):
         next(loader)
         train(clock, 1, 0.01)
-    assert len(slow) == 4  # three reads, as nothing is learned here, and the first step
+    assert len(slow) == 4  # three reads, as no gradients are written here, and the first step

@@ -1,4 +1,4 @@
-"""Folders of checkpoints that a save has begun: which ones are removed, and which never are."""
+"""Checkpoint folders of unfinished saves: which are removed, and which never are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders behind a URL."""
+"""Run folders at a URL."""
 
 from __future__ import annotations
 

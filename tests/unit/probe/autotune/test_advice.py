@@ -1,4 +1,4 @@
-"""The file of advice, as the probe reads it."""
+"""Reading of the advice file by the probe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def content(**fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Their codes."""
+    """The codes of the notes."""
     path = tmp_path / "autotune.json"
     path.write_text(json.dumps(content()))
     codes: list[str] = []
@@ -63,7 +63,7 @@ def test_a_changed_kernel_is_noted_once_and_a_new_one_not(notes: list[str]) -> N
     [
         ({"gpu": "NVIDIA H100"}, "triton", False),
         ({"triton": "3.8.0"}, "triton", False),
-        ({"torch": "2.12.0"}, "triton", True),  # torch has no part in the user's own kernels
+        ({"torch": "2.12.0"}, "triton", True),  # kernels of the job do not depend on torch
         ({"torch": "2.12.0"}, "inductor", False),
         ({"driver": "590"}, "triton", True),
     ],
@@ -87,7 +87,7 @@ def test_only_configs_that_were_tried_are_narrowed() -> None:
         return advice.narrow(offered, frozenset(names), names_taken, lambda config: config)
 
     assert narrow(CONFIGS, [1]) == [CONFIGS[1]]
-    assert narrow([*CONFIGS, {"BLOCK": 512}], [1]) is None  # a new one
-    assert narrow(CONFIGS[1:], [0]) is None  # what was kept is gone
-    assert narrow(CONFIGS[:2], [0, 1]) is None  # nothing to leave out
+    assert narrow([*CONFIGS, {"BLOCK": 512}], [1]) is None  # a new config
+    assert narrow(CONFIGS[1:], [0]) is None  # the selected config is missing
+    assert narrow(CONFIGS[:2], [0, 1]) is None  # no config is dropped
     assert narrow([*CONFIGS, CONFIGS[1]], [1]) == [CONFIGS[1], CONFIGS[1]]

@@ -1,4 +1,4 @@
-"""What is the same kernel, config and key, and what is not."""
+"""Equality of kernels, configs and keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class constexpr:
 
 
 def jit(code: str, **names: Any) -> Any:
-    """A function as Triton holds it: its text, and below it the Python function."""
+    """A jit function as in Triton: its source, and the Python function."""
     space: dict[str, Any] = {"constexpr": constexpr, "__name__": "job", **names}
     exec(code, space)
     name = code.partition("def ")[2].partition("(")[0]

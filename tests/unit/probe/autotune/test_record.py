@@ -1,4 +1,4 @@
-"""Tunings are told in lines of bounded size and number."""
+"""Tuning events have a limited size and number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KERNEL = KernelInfo("triton", "k1", "scale", "job.py:20", ("n",))
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is written."""
+    """The events that are written."""
     written: list[dict[str, Any]] = []
     fake = SimpleNamespace(
         pid=1, start=lambda: None, emit=lambda ev, **fields: written.append({"ev": ev, **fields})

@@ -1,4 +1,4 @@
-"""What a journal says of a compile; tests/integration/test_probe.py compiles something."""
+"""Journal fields of a compile; tests/integration/test_probe.py has real compiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.probe.recorder import recorder
 def test_kernels_are_named_by_what_they_are(
     device: str | None, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch has one column for the compilers of kernels, whichever they are."""
+    """torch has one column for all compilers of kernels."""
     kinds = {name: SimpleNamespace(_initialized=name == device) for name in ("cuda", "xpu")}
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**kinds))  # type: ignore[arg-type]
     metrics = SimpleNamespace(triton_compile_time_us=9_200_000, dynamo_cumulative_compile_time_us=1)

@@ -1,4 +1,4 @@
-"""A process's side of the talk with the launcher that fills its compile cache."""
+"""The messages of a process to the launcher that fills its compile cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.probe.test_host_facts import torch
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As a courier makes it, with its environment."""
+    """The folder and the environment that the launcher creates."""
     path = tmp_path / "headway-compile-x"
     (path / "talk").mkdir(parents=True)
     (path / "cache").mkdir()
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def courier(folder: Path) -> Iterator[None]:
-    """One that lives: it holds the lock."""
+    """A running launcher, which holds the lock."""
     with (folder / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -110,7 +110,7 @@ def test_without_a_launcher_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 def test_on_another_machine_torch_has_its_own_folders(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """srun passes the environment on, but not the folder: what lies there stays from job to job."""
+    """srun passes on the environment, but not the folder: use the default cache folders."""
     monkeypatch.setenv("HEADWAY_COMPILE", "/not/here")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/not/here/cache")
     monkeypatch.setenv("TRITON_CACHE_DIR", "/not/hereabouts")
@@ -129,7 +129,7 @@ def test_each_compile_is_told(folder: Path) -> None:
     message = json.loads(path.read_text())
     assert message["key"] == client.key and message["seconds"] == client.compile_seconds > 0
     path.unlink()
-    client.end_compile()  # none has begun
+    client.end_compile()  # no compile has started
     assert not path.exists()
 
 
@@ -138,7 +138,7 @@ def test_a_forked_process_counts_its_own_seconds(folder: Path) -> None:
     ready(folder, client)
     client.begin_compile()
     client.end_compile()
-    client.compile_seconds, client.pid = 1000.0, -1  # of a zygote that has rehearsed
+    client.compile_seconds, client.pid = 1000.0, -1  # of the fork server
     client.begin_compile()
     client.end_compile()
     message = json.loads((folder / f"talk/made-{os.getpid()}.json").read_text())
@@ -178,7 +178,7 @@ def test_kernels_of_the_user_are_waited_for_and_told(
     path.unlink()
     client.begin_compile()
     assert compiler.compile("inside") == "compiled inside"
-    assert client.compile_started and not path.exists()  # a part of what torch compiles
+    assert client.compile_started and not path.exists()  # a part of a compile of torch
 
 
 def isa_module(answers: list[bool]) -> Any:
@@ -225,7 +225,7 @@ def test_the_header_is_made_only_for_what_is_built(tmp_path: Path) -> None:
     exec(LOAD, module.__dict__)
     compile_cache.install_codecache(module)
     hooked = module._precompile_header
-    # Another wrapper around ours changes nothing.
+    # Another wrapper around it does not matter.
     module._precompile_header = lambda header: hooked(header)
     assert module.load(str(tmp_path / "x.main.cpp")) == "header.h"
     (tmp_path / "x.main.so").touch()
@@ -246,7 +246,7 @@ def test_the_hash_of_a_package_is_kept(
     worked_out = []
 
     def key() -> Any:
-        """By another process: nothing but the folder is left."""
+        """The key in a new process, which shares only the folder."""
         module: Any = ModuleType("package.cache")
         module.triton_key = lambda: worked_out.append(1) or value
         compile_cache.install_key(module)
@@ -254,7 +254,7 @@ def test_the_hash_of_a_package_is_kept(
         return module.triton_key()
 
     monkeypatch.setattr(compile_cache.cache_client, "answered", False)
-    assert key() == value and len(worked_out) == 1  # there is no folder yet
+    assert key() == value and len(worked_out) == 1  # the folder does not exist yet
     monkeypatch.setattr(compile_cache.cache_client, "answered", True)
     assert key() == key() == value and len(worked_out) == 2
     source.write_text("other")

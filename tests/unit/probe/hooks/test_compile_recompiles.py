@@ -1,4 +1,4 @@
-"""What is taken from a frame that recompiles, without running any code of the job."""
+"""Values read from a frame that recompiles, without running code of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.probe.hooks import compile
 
 
 class Trap:
-    """Any attribute that is not stored runs code of the user's."""
+    """Attributes that are not stored run code of the job."""
 
     def __init__(self) -> None:
         self.stored = 3
@@ -88,7 +88,7 @@ def test_the_caller_is_no_library() -> None:
 
 
 class AutoDynamic:
-    """As torch calls it."""
+    """The class name in torch."""
 
 
 def entry(size: Any, scalar: Any = None, stride: Any = None) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""Ranks of a node that compile one program."""
+"""Ranks of a node that compile the same program."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Clock:
-    """In place of `time`: it goes on by what is slept."""
+    """Replaces `time`: sleeping advances the clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        self.at: dict[int, Callable[[], None]] = {}  # what happens in the sleep of that number
+        self.at: dict[int, Callable[[], None]] = {}  # callbacks by the number of the sleep
         self.sleeps = 0
         monkeypatch.setattr(compile_turns, "time", self)
 
@@ -60,7 +60,7 @@ def test_the_others_wait_until_the_first_is_done(clock: Clock) -> None:
     assert clock.sleeps == 10
     assert second.waited_s == pytest.approx(10 * compile_turns.POLL_S)
     third = CompileQueue()
-    third.begin("DYNAMO", "0/0")  # finds it done
+    third.begin("DYNAMO", "0/0")  # already finished
     assert third.waited_s == 0
 
 
@@ -114,9 +114,9 @@ def test_where_waiting_is_worth_it(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert not worth()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert worth()
-    gpus["count"] = 8  # each makes code for its own
+    gpus["count"] = 8  # each rank compiles for its own GPU
     assert not worth()
-    gpus["count"] = 1  # CUDA_VISIBLE_DEVICES gives each rank one
+    gpus["count"] = 1  # CUDA_VISIBLE_DEVICES has one GPU per rank
     assert worth()
     torch._dynamo.config.enable_compiler_collectives = True
     assert not worth()
@@ -124,7 +124,7 @@ def test_where_waiting_is_worth_it(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def extensions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What was added to the timeouts of collectives, in seconds."""
+    """Extensions of the timeouts of collectives, in seconds."""
     seconds: list[float] = []
     distributed: Any = ModuleType("torch.distributed")
     distributed.is_available = lambda: True
@@ -152,7 +152,7 @@ def test_the_early_rank_gets_as_much_time_as_compiles_take(
     turns = CompileQueue()
     compiles(turns, clock, 10.0)
     assert extensions == [pytest.approx(40.0)]  # the four ranks of the node, one after the other
-    for _ in range(1000):  # recompiles that the cache has
+    for _ in range(1000):  # recompiles with a cache hit
         compiles(turns, clock, 0.01)
     assert len(extensions) == 1
     compiles(turns, clock, 1000.0)

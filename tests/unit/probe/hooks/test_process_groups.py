@@ -1,4 +1,4 @@
-"""What the probe does before process groups go."""
+"""Destruction of process groups."""
 
 from __future__ import annotations
 
