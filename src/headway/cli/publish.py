@@ -9,7 +9,7 @@
 A recipe gives the model's factory, golden inputs that validate every target, and the targets:
 
   [model]
-  factory = "model:build"        # module:function, beside the recipe or installed
+  factory = "model:build"        # module:function, next to the recipe or installed
   [golden]
   inputs = "model:golden"        # a function that returns inputs
   [targets.aoti]                 # compiled code for torch without Python; also: safetensors, onnx

@@ -31,7 +31,7 @@ from headway.publish.recipe import Recipe, complete_recipe
 from headway.publish.registry import Registry
 from headway.publish.snapshot import Manifest, Snapshot, SnapshotFile, TargetRecord
 from headway.publish.source import is_trusted
-from headway.publish.store import CompiledCodeCache, Say, SnapshotStore
+from headway.publish.store import CompiledCodeCache, Log, SnapshotStore
 from headway.publish.targets.base import Target, load_target
 from headway.publish.validate import CheckResult, TargetCheck, TargetChecker, check_in_subprocess
 from headway.storage.lease import lease
@@ -112,10 +112,12 @@ def publish(
 def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
     cache = CompiledCodeCache(job.store, reuse=reuse)
     with job.store.scratch() as folder:
-        product = make_files(job.anchor, job.recipe, job.store, job.targets, folder, cache)
+        snapshot_files = make_files(job.anchor, job.recipe, job.store, job.targets, folder, cache)
         started = time.monotonic()
         serving = _serving_snapshot(job.store)
-        answers = _check_targets(job, product.files, product.of, folder / "now")
+        answers = _check_targets(
+            job, snapshot_files.files, snapshot_files.by_target, folder / "now"
+        )
         reasons = [
             reason
             for name, answer in answers.items()
@@ -124,9 +126,9 @@ def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
         if cache.reused and any(reason.code not in validate.TRANSIENT_CODES for reason in reasons):
             raise CachedCodeMismatch
         before = _check_serving(job, serving, folder / "before")
-    product.seconds["examine"] = round(time.monotonic() - started, 3)
+    snapshot_files.seconds["examine"] = round(time.monotonic() - started, 3)
     limits = job.recipe.limits
-    manifest = _manifest(job, product, answers)
+    manifest = _manifest(job, snapshot_files, answers)
     reasons += validate.size_reasons(
         limits, manifest.size, serving.manifest.size if serving else None
     )
@@ -144,7 +146,7 @@ def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
             f"{job.anchor.path} is not published: {text}", code="snapshot-rejected", reasons=codes
         )
     snapshot = job.store.commit(manifest, job.key, job.recipe.keep, orderly=job.orderly)
-    cache.record(product.files)
+    cache.record(snapshot_files.files)
     return snapshot
 
 
@@ -159,7 +161,7 @@ def _serving_snapshot(store: SnapshotStore) -> Snapshot | None:
 def _check_targets(
     job: _PublishJob,
     files: Mapping[str, SnapshotFile],
-    of: Mapping[str, tuple[str, ...]],
+    names_by_target: Mapping[str, tuple[str, ...]],
     folder: Path,
 ) -> dict[str, CheckResult]:
     """Check each target, with the files as they are in the store."""
@@ -170,13 +172,13 @@ def _check_targets(
             TargetCheck(
                 target.name,
                 target.options,
-                {name: paths[name] for name in of[target.name]},
+                {name: paths[name] for name in names_by_target[target.name]},
                 job.recipe.model.factory,
                 str(job.recipe.folder),
             )
         )
         for target in job.recipe.targets
-        if target.name in of
+        if target.name in names_by_target
     }
 
 
@@ -186,15 +188,15 @@ def _check_serving(
     """Measure the serving snapshot on this machine, if latency growth is limited."""
     if serving is None or job.recipe.limits.latency_growth is None:
         return {}
-    of = {name: target.files for name, target in serving.manifest.targets.items()}
+    names_by_target = {name: target.files for name, target in serving.manifest.targets.items()}
     try:
-        return _check_targets(job, serving.manifest.files, of, folder)
+        return _check_targets(job, serving.manifest.files, names_by_target, folder)
     except SnapshotDamaged:
         return {}
 
 
 def _manifest(
-    job: _PublishJob, product: SnapshotFiles, answers: Mapping[str, CheckResult]
+    job: _PublishJob, snapshot_files: SnapshotFiles, answers: Mapping[str, CheckResult]
 ) -> Manifest:
     versions = {
         "headway": __version__,
@@ -213,10 +215,13 @@ def _manifest(
         current=True,
         anchor={**job.anchor.to_manifest(), "key": job.key},
         recipe=job.recipe.digest,
-        files=product.files,
-        targets={name: TargetRecord(product.of[name], metrics[name]) for name in product.of},
+        files=snapshot_files.files,
+        targets={
+            name: TargetRecord(snapshot_files.by_target[name], metrics[name])
+            for name in snapshot_files.by_target
+        },
         versions=versions,
-        seconds=product.seconds,
+        seconds=snapshot_files.seconds,
     )
 
 
@@ -227,7 +232,7 @@ class AfterPublish:
     recipe: Recipe
     store: SnapshotStore
     registry: Registry | None
-    log: Say
+    log: Log
 
     @contextlib.contextmanager
     def registering(self) -> Iterator[None]:
@@ -255,7 +260,7 @@ class AfterPublish:
             self.log(f"registered as version {version} of {options.mlflow}, {options.alias}")
 
 
-def after_publish(recipe: Recipe, store: SnapshotStore, log: Say) -> AfterPublish:
+def after_publish(recipe: Recipe, store: SnapshotStore, log: Log) -> AfterPublish:
     """Prepare registration and release, for one or more publishes."""
     options = recipe.registry
     if options is None:

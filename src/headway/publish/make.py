@@ -33,7 +33,7 @@ class SnapshotFiles:
     """Files by name, names of files by target, and seconds by step."""
 
     files: dict[str, SnapshotFile]
-    of: dict[str, tuple[str, ...]]
+    by_target: dict[str, tuple[str, ...]]
     seconds: dict[str, float]
 
 
@@ -56,7 +56,7 @@ def make_files(
     with _timed(seconds, "process"):
         outputs, table_configs = _process_tables(anchor, recipe, built, source, inputs, recorded)
     files: dict[str, SnapshotFile] = {}
-    of: dict[str, tuple[str, ...]] = {}
+    by_target: dict[str, tuple[str, ...]] = {}
     for name, target in targets.items():
         with _timed(seconds, name):
             target_folder = folder / "made" / name
@@ -78,7 +78,7 @@ def make_files(
                 ) from error
             for file in names:
                 files[file] = store.add(_file_pieces(target_folder / file), Path(file).suffix)
-            of[name] = (*SHARED_FILES, *names)
+            by_target[name] = (*SHARED_FILES, *names)
     with _timed(seconds, "write"):
         config = {
             "factory": recipe.model.factory,
@@ -91,7 +91,7 @@ def make_files(
             _tensor_pieces(golden.golden_tensors(inputs, outputs)), safetensors_io.SUFFIX
         )
         files[CONFIG] = store.add(lambda: [json.dumps(config, indent=1).encode()], ".json")
-    return SnapshotFiles(files, of, seconds)
+    return SnapshotFiles(files, by_target, seconds)
 
 
 def _process_tables(

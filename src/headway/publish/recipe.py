@@ -333,7 +333,7 @@ def _module_file(module: str, folder: Path) -> Path | None:
 
 
 def _binds_name(source: Path, function: str) -> bool:
-    """Whether the source may bind the name; True if this cannot be told from the text."""
+    """Whether the source may bind the name; True if the text leaves it open."""
     try:
         nodes = list(ast.walk(ast.parse(source.read_bytes())))
     except (OSError, SyntaxError, ValueError) as error:

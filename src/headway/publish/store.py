@@ -52,7 +52,7 @@ BUSY_LOCK = ".busy"  # held during a publish, so that a sweep does not delete it
 LEFTOVER_AGE_S = 86400.0  # without locks, leftover files are deleted after this time
 
 Pieces = Callable[[], Iterable[bytes | memoryview]]
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class SnapshotStore:
@@ -304,7 +304,7 @@ class SnapshotStore:
             if name < first and name != serving:
                 self.place.delete(f"snapshots/{name}.json")
 
-    def rollback(self, to: str | None = None, log: Say = lambda _: None) -> Snapshot:
+    def rollback(self, to: str | None = None, log: Log = lambda _: None) -> Snapshot:
         """Serve an earlier snapshot: the given one, or the one before the serving one.
 
         If the serving snapshot is unknown, serve the newest. Damaged snapshots are never served.
@@ -328,7 +328,7 @@ class SnapshotStore:
             self._serve(snapshot.name, newest)
         return snapshot
 
-    def _previous(self, serving: str, log: Say) -> Snapshot:
+    def _previous(self, serving: str, log: Log) -> Snapshot:
         for snapshot in reversed(self.snapshots()):
             if snapshot.name < serving:
                 reason = self.damage(snapshot)
@@ -393,7 +393,7 @@ class SnapshotStore:
     def sweep(self, now: float | None = None) -> list[str]:
         """Complete interrupted commits and delete files that no snapshot needs; return their names.
 
-        Nothing is deleted during a publish, as its files cannot be told from leftover ones.
+        Nothing is deleted during a publish, as its files look like leftover ones.
         """
         if not self.place.list_names():
             return []

@@ -1,1 +1,1 @@
-"""One `headway run`: settings, the parts beside the job, `--auto`, and what follows the job."""
+"""One `headway run`: settings, background services, `--auto`, and the work after the job."""

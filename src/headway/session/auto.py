@@ -173,7 +173,7 @@ class BoosterMonitor:
     """Drops boosters that are suspected of a failure; one for all attempts on this node."""
 
     def __init__(
-        self, job: str, choice: Choice, baselines: Mapping[str, Baseline], log: Say
+        self, job: str, choice: Choice, baselines: Mapping[str, Baseline], log: Log
     ) -> None:
         self.job, self.choice, self.log = job, choice, log
         self.values = {kind: baseline.values() for kind, baseline in baselines.items()}
@@ -255,7 +255,7 @@ class StaticBooster:
         self.env, self.is_active = env, acts and bool(env)
 
 
-Say = Callable[[str], object]
+Log = Callable[[str], object]
 
 
 def runs_folder(output: str | None) -> Path:
@@ -272,7 +272,7 @@ class AutoPolicy:
         output: str | None,
         resolved: Mapping[str, tuple[Any, str]],
         publish: str | None,
-        log: Say,
+        log: Log,
     ) -> None:
         self.log = log
         self.job = identify(command)

@@ -148,13 +148,13 @@ PROFILES_FOLDER = ".auto"
 ARCHIVES_FOLDER = "compile"  # compile archives of all jobs
 DAMAGED_SUFFIX = ".torn"  # suffix of damaged files that were renamed
 
-Say = Callable[[str], object]
+Log = Callable[[str], object]
 
 
 class ProfileStore:
     """Profiles of the jobs in one folder of runs."""
 
-    def __init__(self, runs: Path, log: Say = lambda text: None) -> None:
+    def __init__(self, runs: Path, log: Log = lambda text: None) -> None:
         self.runs, self.root, self.log = runs, runs / PROFILES_FOLDER, log
 
     @property

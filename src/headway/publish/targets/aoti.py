@@ -1,4 +1,4 @@
-"""torch.export and AOTInductor: code in a .pt2, and the weights beside it.
+"""torch.export and AOTInductor: code in a .pt2, and the weights in a separate file.
 
 Code is compiled once per graph and works with any weights: a further snapshot of an unchanged model
 needs no compilation. To serve without Headway:
