@@ -37,25 +37,28 @@ def record(folder: Path, name: str, *flags: str, command: tuple[str, ...]) -> Pa
 def advised(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     """By rule; whatever it is, it adds up."""
     assert main(["advise", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert sum(one["seconds"] for one in told["advice"]) <= told["lost_s"] + 1e-6
-    assert told["with_all"]["ett_percent"] >= told["ett_percent"]
-    return {one["rule"]: one for one in told["advice"]}
+    content = json.loads(capsys.readouterr().out)
+    assert sum(advice["seconds"] for advice in content["advice"]) <= content["lost_s"] + 1e-6
+    assert content["with_all"]["ett_percent"] >= content["ett_percent"]
+    return {advice["rule"]: advice for advice in content["advice"]}
 
 
 def test_a_job_that_waits_for_data_and_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = unpack("data_stall", tmp_path)
-    found = advised(run, capsys)
+    advice_by_rule = advised(run, capsys)
     ledger = load(run).ledger
     for rule, leaf in (
         ("data_workers", "waste.data_stall"),
         ("async_checkpoint", "waste.checkpoint_block"),
     ):
-        assert found[rule]["seconds"] == pytest.approx(ledger.buckets[leaf] / 1e9)
-    assert found["async_checkpoint"]["command"].startswith("headway run --async-save -- ")
-    assert not {"compile_cache", "requeue_delay", "restart_warmth", "hang_limits"} & found.keys()
+        assert advice_by_rule[rule]["seconds"] == pytest.approx(ledger.buckets[leaf] / 1e9)
+    assert advice_by_rule["async_checkpoint"]["command"].startswith("headway run --async-save -- ")
+    assert (
+        not {"compile_cache", "requeue_delay", "restart_warmth", "hang_limits"}
+        & advice_by_rule.keys()
+    )
 
 
 @pytest.mark.slow
@@ -75,14 +78,14 @@ def test_a_killed_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     kill = ("--chaos", "kill rank=1 step=35")
     agent = (*TORCHRUN, "--max-restarts", "1", job("waiting"))
     by_torchrun = record(tmp_path, "agent", *kill, command=agent)
-    found = advised(by_torchrun, capsys)
-    assert found["requeue_delay"]["confidence"] == "low"
-    assert "--restarts 5" in found["requeue_delay"]["command"]
-    assert "lemon_nodes" not in found
+    advice_by_rule = advised(by_torchrun, capsys)
+    assert advice_by_rule["requeue_delay"]["confidence"] == "low"
+    assert "--restarts 5" in advice_by_rule["requeue_delay"]["command"]
+    assert "lemon_nodes" not in advice_by_rule
     restarts = (*kill, "--restarts", "1")
     by_headway = record(tmp_path, "own", *restarts, command=(*TORCHRUN, job("waiting")))
     assert "requeue_delay" not in advised(by_headway, capsys)
     assert main(["advise", str(by_torchrun), "--with", str(by_headway), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    again = [one for one in told["advice"] if one["rule"] == "requeue_delay"]
+    content = json.loads(capsys.readouterr().out)
+    again = [advice for advice in content["advice"] if advice["rule"] == "requeue_delay"]
     assert all(one["confidence"] == "high" for one in again)

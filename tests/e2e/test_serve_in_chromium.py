@@ -51,9 +51,9 @@ def served(store: Store, *words: str, **env: str) -> Iterator[str]:
     ) as server:
         try:
             assert server.stdout is not None
-            told = re.search(r"http://\S+", server.stdout.readline())
-            assert told is not None
-            yield told[0].rstrip("/")
+            match = re.search(r"http://\S+", server.stdout.readline())
+            assert match is not None
+            yield match[0].rstrip("/")
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(60)

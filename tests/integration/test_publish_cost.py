@@ -22,13 +22,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
 
 
 def shown(cluster: Cluster, job: str, name: str) -> str:
-    found = re.search(rf"^\s*(?:.* )?{name}=(.*?)(?: \w+=.*)?$", _job(cluster, job), re.M)
-    return found[1].strip() if found else ""
+    match = re.search(rf"^\s*(?:.* )?{name}=(.*?)(?: \w+=.*)?$", _job(cluster, job), re.M)
+    return match[1].strip() if match else ""
 
 
 def _job(cluster: Cluster, job: str) -> str:
@@ -55,12 +55,12 @@ def test_a_running_job_is_told_its_price(
     assert shown(cluster, job, "Comment") == "ask anna first"
 
     assert main(words) == 0
-    told = re.fullmatch(
+    match = re.fullmatch(
         r"ask anna first headway:cost=(\d+),unsaved=(\d+),accelerators=8,at=\d+",
         shown(cluster, job, "Comment"),
     )
-    assert told is not None, _job(cluster, job)
-    assert int(told[1]) == pytest.approx(8 * (int(told[2]) + 100), abs=8)
+    assert match is not None, _job(cluster, job)
+    assert int(match[1]) == pytest.approx(8 * (int(match[2]) + 100), abs=8)
     assert shown(cluster, job, "Nice") == "3", "no nudge without limits"
 
     limits = ("--nudge-max", "40", "--nudge-full", "300")

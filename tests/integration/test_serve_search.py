@@ -17,9 +17,9 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def search_by(code: str) -> Search:
-    made = Search("nowhere")
-    made._command = [sys.executable, "-c", code]
-    return made
+    search = Search("nowhere")
+    search._command = [sys.executable, "-c", code]
+    return search
 
 
 def test_nobody_waits_and_it_is_found_once(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_store_is_searched(store: Store) -> None:
     search = Search(store.url)
     assert search.result("v1") is None
     search.wait(100)
-    found = search.result("v1")
-    assert found is not None and found["jobs"] == RUNS
-    assert (found["regressions"], found["lemons"]) == ([], [])
+    result = search.result("v1")
+    assert result is not None and result["jobs"] == RUNS
+    assert (result["regressions"], result["lemons"]) == ([], [])
     search.close()

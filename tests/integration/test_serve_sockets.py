@@ -34,20 +34,20 @@ async def answer(scope: dict[str, object], receive: object, send: object) -> Non
 @pytest.fixture
 def port() -> Iterator[int]:
     """Of a server in a thread of this process."""
-    made: uvicorn.Server = build_server(answer)  # type: ignore[arg-type]
+    running: uvicorn.Server = build_server(answer)  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as bound:
-        thread = threading.Thread(target=made.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
-        wait_until(lambda: made.started)
+        wait_until(lambda: running.started)
         yield bound.getsockname()[1]
-        made.should_exit = made.force_exit = True
+        running.should_exit = running.force_exit = True
         thread.join(20)
 
 
 def connect(port: int, sent: bytes, source: str = "127.0.0.1") -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", port), 20, (source, 0))
-    made.sendall(sent)
-    return made
+    connection = socket.create_connection(("127.0.0.1", port), 20, (source, 0))
+    connection.sendall(sent)
+    return connection
 
 
 def status(port: int, source: str = "127.0.0.1") -> int:
@@ -57,10 +57,10 @@ def status(port: int, source: str = "127.0.0.1") -> int:
         return asking.getresponse().status
 
 
-def closed(one: socket.socket) -> bool:
+def closed(connection: socket.socket) -> bool:
     """Whether the server has ended a connection; False if it answers or waits."""
     try:
-        return one.recv(1) == b""
+        return connection.recv(1) == b""
     except ConnectionError:
         return True
 
@@ -120,10 +120,10 @@ def test_an_answer_that_nobody_reads_has_a_deadline(
     with connect(port, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n") as lazy:
         assert lazy.recv(12) == b"HTTP/1.1 200"
         threading.Event().wait(0.6)
-        left, received = 0, b"."
+        total, received = 0, b"."
         with contextlib.suppress(ConnectionError):
             while received:
                 received = lazy.recv(1 << 20)
-                left += len(received)
-        assert left < 64 << 20
+                total += len(received)
+        assert total < 64 << 20
     assert status(port) == 200

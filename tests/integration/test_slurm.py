@@ -25,8 +25,8 @@ LOW = 'if [ -n "$SLURM_RESTART_COUNT" ]; then sleep 3; else sleep 600; fi'
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
 
 
 def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(
@@ -50,8 +50,8 @@ def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(
             (f"train_high-{high}", 1, "completed", 2, "ads"),
             (f"train_low-{low}", 2, "completed", 2, "ads"),
         ]
-        told = content(Store(url), "failures", "attempt", "category", "owner")
-        assert told == [(0, "preemption", "scheduler")]
+        rows = content(Store(url), "failures", "attempt", "category", "owner")
+        assert rows == [(0, "preemption", "scheduler")]
         outcomes = content(Store(url), "attempts", "attempt", "outcome")
         assert outcomes == [(0, "completed"), (0, "preempted"), (1, "completed")]
         leaves = {leaf for (leaf,) in content(Store(url), "hours", "leaf")}
@@ -68,9 +68,9 @@ def test_a_training_hands_its_publish_to_slurm(
     by = ("--publish-by", "slurm --account=ads --qos=low")
     done = training(tmp_path, "anchor", options=by)
     assert done.returncode == 0, done.stderr
-    told = ended(tmp_path)
-    assert told["error"] == ""
-    (one,) = Snapshots(tmp_path / "store").snapshots()
-    assert one.name == told["snapshot"] and one.manifest.anchor["run"] == "t"
+    content = ended(tmp_path)
+    assert content["error"] == ""
+    (snapshot,) = Snapshots(tmp_path / "store").snapshots()
+    assert snapshot.name == content["snapshot"] and snapshot.manifest.anchor["run"] == "t"
     job = cluster.call("sacct", "-X", "-n", "-P", "-o", "JobID,JobName").split()[-1]
     wait(lambda: cluster.states(job.partition("|")[0]) == ["COMPLETED"], "its end", cluster)

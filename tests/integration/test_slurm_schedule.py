@@ -55,22 +55,22 @@ HEADWAY = (sys.executable, "-m", "headway")
 def made(tmp_path: Path, gpus: int, nodes: Sequence[str] = ()) -> Iterator[Cluster]:
     folder = tmp_path / "slurm"
     folder.mkdir()
-    with running(folder, gpus=gpus, nodes=nodes, accounts=ACCOUNTS, more=CONF) as found:
-        yield found
-        found.call("scancel", "--user=root")
-        wait(lambda: not found.call("squeue", "-h"), "an empty queue", found)
+    with running(folder, gpus=gpus, nodes=nodes, accounts=ACCOUNTS, more=CONF) as cluster:
+        yield cluster
+        cluster.call("scancel", "--user=root")
+        wait(lambda: not cluster.call("squeue", "-h"), "an empty queue", cluster)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with made(tmp_path, 3) as found:
-        yield found
+    with made(tmp_path, 3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def two_nodes(tmp_path: Path) -> Iterator[Cluster]:
-    with made(tmp_path, 2, ("a", "b")) as found:
-        yield found
+    with made(tmp_path, 2, ("a", "b")) as cluster:
+        yield cluster
 
 
 def submit(cluster: Cluster, folder: Path, script: str, qos: str, *options: str) -> str:

@@ -27,10 +27,10 @@ class Replayed:
 
 def replay(ledger: Ledger, removed: Intervals) -> Replayed:
     """Cut intervals out of the timeline and move up what follows."""
-    gone = [Segment(start, end, "") for start, end in removed]
+    removed_segments = [Segment(start, end, "") for start, end in removed]
     out: list[Segment] = []
     at = 0
-    for segment in ledger_segments.paint(ledger.segments, gone):
+    for segment in ledger_segments.paint(ledger.segments, removed_segments):
         if segment.bucket:
             out.append(Segment(at, at + segment.end - segment.start, segment.bucket))
             at = out[-1].end

@@ -100,8 +100,8 @@ class TokenAuth:
         return cookie is not None and _equal(cookie.value, self._cookie)
 
 
-def _equal(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def _equal(value: str, expected: str) -> bool:
+    return hmac.compare_digest(value.encode("utf-8", "replace"), expected.encode())
 
 
 class SecurityConfig(NamedTuple):

@@ -89,14 +89,14 @@ def _run_id(folder: Path) -> str:
 
 def _journal_state(folder: Path) -> Hashable | None:
     """Another one once a journal has been written to; None where it was removed."""
-    found = []
+    files = []
     try:
         for path in sorted((folder / JOURNAL).iterdir()):
-            told = path.stat()
-            found.append((path.name, told.st_size, told.st_mtime_ns))
+            stat = path.stat()
+            files.append((path.name, stat.st_size, stat.st_mtime_ns))
     except OSError:
         return None
-    return tuple(found)
+    return tuple(files)
 
 
 ALERTS_FILE = "alerts.json"  # in the store

@@ -47,13 +47,13 @@ def ledgers(draw: st.DrawFn) -> Ledger:
         )
         for index, end in enumerate(ends)
     )
-    made = ledger_of(line, steps=draw(st.integers(0, 500)), attempts=attempts)
+    ledger = ledger_of(line, steps=draw(st.integers(0, 500)), attempts=attempts)
     host_of = dict.fromkeys(range(len(ends)), "node-0")
     ranks = tuple(
         replace(rank_of(rank, line, 9, host=f"node-{rank % 2}"), host_of=host_of)
         for rank in range(size)
     )
-    return replace(made, ranks=ranks, **_beside(draw, attempts, line.now))
+    return replace(ledger, ranks=ranks, **_beside(draw, attempts, line.now))
 
 
 def _beside(draw: st.DrawFn, attempts: tuple[Attempt, ...], wall: int) -> dict[str, Any]:

@@ -46,20 +46,23 @@ proposals = st.builds(
 )
 
 
-def balances(ledger: Ledger, plan: AdviceReport) -> None:
+def balances(ledger: Ledger, report: AdviceReport) -> None:
     losses = ledger.wall - ledger.buckets.get(EFFECTIVE, 0)
-    assert plan.lost == losses
-    assert all(one.marginal > 0 and one.points >= 0 and one.standalone >= 0 for one in plan.advice)
-    assert sum(one.marginal for one in plan.advice) == plan.gain <= losses
-    again = replay(ledger, union(*(one.intervals for one in plan.advice)))
-    assert again.wall == plan.wall == ledger.wall - plan.gain
-    assert again.buckets.get(EFFECTIVE, 0) == ledger.buckets.get(EFFECTIVE, 0)
-    assert sum(again.buckets.values()) == again.wall
-    assert plan.ett_percent == again.ett_percent
-    gained = sum(one.points for one in plan.advice)
-    assert gained == pytest.approx(plan.ett_percent - ledger.ett_percent, abs=1e-6)
-    won = sum(one.accelerator_ns for one in plan.advice)
-    assert won <= accelerator_ns(ledger, ((0, ledger.wall),))
+    assert report.lost == losses
+    assert all(
+        advice.marginal > 0 and advice.points >= 0 and advice.standalone >= 0
+        for advice in report.advice
+    )
+    assert sum(advice.marginal for advice in report.advice) == report.gain <= losses
+    replayed = replay(ledger, union(*(advice.intervals for advice in report.advice)))
+    assert replayed.wall == report.wall == ledger.wall - report.gain
+    assert replayed.buckets.get(EFFECTIVE, 0) == ledger.buckets.get(EFFECTIVE, 0)
+    assert sum(replayed.buckets.values()) == replayed.wall
+    assert report.ett_percent == replayed.ett_percent
+    gained = sum(advice.points for advice in report.advice)
+    assert gained == pytest.approx(report.ett_percent - ledger.ett_percent, abs=1e-6)
+    hours = sum(advice.accelerator_ns for advice in report.advice)
+    assert hours <= accelerator_ns(ledger, ((0, ledger.wall),))
 
 
 @QUICK
@@ -73,13 +76,13 @@ def test_any_proposals(ledger: Ledger, proposed: list[tuple[str, Proposal]]) -> 
 def test_the_rules_over_any_run(ledger: Ledger, others: list[Ledger], warm: bool) -> None:
     evidence = Evidence(
         ledger=ledger,
-        others=tuple(OtherRun(ledger=one, warm=warm) for one in others),
+        others=tuple(OtherRun(ledger=other, warm=warm) for other in others),
         tuning=Tuning(kernels=2, time_s=9.0, remaining_s=1.0),
         lemons={"node-0": 0.5} if warm else {},
     )
-    plan = advise(evidence)
-    balances(ledger, plan)
-    assert {one.rule for one in (*plan.advice, *plan.superseded)} <= set(rules.OWN)
+    report = advise(evidence)
+    balances(ledger, report)
+    assert {advice.rule for advice in (*report.advice, *report.superseded)} <= set(rules.OWN)
 
 
 def overlapping(data: float, model: float, compiled: float) -> Ledger:
@@ -97,7 +100,7 @@ def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled
     waited = time_in(ledger, ("start.get_first_batch_data",))
     built = time_in(ledger, ("start.train_module_creation",))
     compiler = time_in(ledger, ("start.pt2_compile",))
-    plan = resolve(
+    report = resolve(
         ledger,
         [
             ("stages", _proposal(Saving(intervals=waited, hidden_behind=built))),
@@ -105,7 +108,7 @@ def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled
         ],
     )
     critical = max(data, model + compiled)
-    assert plan.wall == (critical + 10) * NS
+    assert report.wall == (critical + 10) * NS
 
 
 @pytest.mark.parametrize("surer", ["cache", "fast"])
@@ -114,7 +117,7 @@ def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: fl
     ledger = overlapping(data, 0, compiled)
     waited = time_in(ledger, ("start.get_first_batch_data",))
     compiler = time_in(ledger, ("start.pt2_compile",))
-    plan = resolve(
+    report = resolve(
         ledger,
         [
             ("cache", _proposal(Saving(intervals=compiler), sure=surer == "cache")),
@@ -125,32 +128,34 @@ def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: fl
         ],
     )
     # Without a compile the batch is waited for as before, whoever comes first.
-    assert plan.gain == length(compiler)
+    assert report.gain == length(compiler)
 
 
 def test_the_surer_one_wins_what_two_want() -> None:
     ledger = ledger_of(Line().add("waste.data_stall", 10).add(EFFECTIVE, 10), steps=1)
     take = time_in(ledger, ("waste.data_stall",))
     half = ((0, 4 * NS),)
-    plan = resolve(
+    report = resolve(
         ledger,
         [
             ("all", _proposal(Saving(intervals=take))),
             ("some", _proposal(Saving(intervals=half), sure=True)),
         ],
     )
-    assert [(one.rule, one.marginal // NS, one.standalone // NS) for one in plan.advice] == [
+    assert [
+        (advice.rule, advice.marginal // NS, advice.standalone // NS) for advice in report.advice
+    ] == [
         ("all", 6, 10),
         ("some", 4, 4),
     ]
-    plan = resolve(
+    report = resolve(
         ledger,
         [
             ("all", _proposal(Saving(intervals=take), sure=True)),
             ("some", _proposal(Saving(intervals=half))),
         ],
     )
-    (covered,) = plan.superseded
+    (covered,) = report.superseded
     assert (covered.rule, covered.superseded_by, covered.standalone) == ("some", "all", 4 * NS)
 
 

@@ -34,19 +34,21 @@ from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps, rank_of
 
 
 def ask(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> list[Proposal]:
-    seen = tuple(OtherRun(ledger=one, warm=known.get("warm_others", False)) for one in others)
+    other_runs = tuple(
+        OtherRun(ledger=other, warm=known.get("warm_others", False)) for other in others
+    )
     known.pop("warm_others", None)
-    return list(rules.rule(rule).proposals(Evidence(ledger=ledger, others=seen, **known)))
+    return list(rules.rule(rule).proposals(Evidence(ledger=ledger, others=other_runs, **known)))
 
 
 def worth(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> tuple[float, str]:
     """Seconds and confidence of the one thing that a rule proposes."""
-    (found,) = ask(rule, ledger, *others, **known)
-    plan: AdviceReport = resolve(ledger, [(rule, found)])
-    return plan.gain / NS, found.confidence
+    (proposal,) = ask(rule, ledger, *others, **known)
+    report: AdviceReport = resolve(ledger, [(rule, proposal)])
+    return report.gain / NS, proposal.confidence
 
 
-def one(line: Line, **others: Any) -> Ledger:
+def ledger_with(line: Line, **others: Any) -> Ledger:
     return ledger_of(line.add(EFFECTIVE, 100), steps=100, **others)
 
 
@@ -66,30 +68,30 @@ def lives(*lines: Line) -> tuple[Line, tuple[Attempt, ...]]:
 
 
 def failed(attempt: int = 0, **others: Any) -> Failure:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "attempt": attempt, "at": 0, "category": "network", "owner": "infra", "retry": "yes",
         "root_rank": 0, "evidence": "",
     }  # fmt: skip
-    return Failure(**{**told, **others})
+    return Failure(**{**fields, **others})
 
 
 def compiled(attempt: int = 0, **others: Any) -> Compile:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "attempt": attempt, "rank": 0, "start": 0, "end": 10 * NS, "location": "train.py:7 forward",
         "reason": "", "recompile": False, "cached": False,
     }  # fmt: skip
-    return Compile(**{**told, **others})
+    return Compile(**{**fields, **others})
 
 
 @pytest.mark.parametrize("rule", rules.OWN)
 def test_a_run_that_only_trains_needs_nothing(rule: str) -> None:
-    assert not ask(rule, one(Line()))
+    assert not ask(rule, ledger_with(Line()))
     assert not [p for p in ask(rule, no_steps()) if p.confidence == "high"]
 
 
 def test_data_and_model_in_turn() -> None:
     line = Line().start("start", train_module_creation=8, get_first_batch_data=3)
-    assert worth("stage_overlap", one(line)) == (3.0, "medium")
+    assert worth("stage_overlap", ledger_with(line)) == (3.0, "medium")
 
 
 def test_declared_stages_go_down_to_their_least() -> None:
@@ -102,35 +104,37 @@ def test_declared_stages_go_down_to_their_least() -> None:
             for name, start, end in rows
         ),
     )  # fmt: skip
-    assert worth("stage_overlap", one(line, stages=(graph,))) == (5.0, "medium")
+    assert worth("stage_overlap", ledger_with(line, stages=(graph,))) == (5.0, "medium")
 
 
 def test_the_compiler_waits_for_the_batch() -> None:
     line = Line().start("start", get_first_batch_data=6, pt2_compile=10)
-    assert worth("fast_batch", one(line, compiles=(compiled(),))) == (6.0, "medium")
-    assert not ask("fast_batch", one(line))  # an import of the compiler is no compile
+    assert worth("fast_batch", ledger_with(line, compiles=(compiled(),))) == (6.0, "medium")
+    assert not ask("fast_batch", ledger_with(line))  # an import of the compiler is no compile
 
 
 def test_what_was_compiled_ahead_in_vain() -> None:
     line = Line().start("start", pt2_compile=10)
     again = compiled(recompile=True, missed_precompile=True, reason=REASON, end=4 * NS)
-    assert worth("fast_batch", one(line, compiles=(again,))) == (4.0, "high")
+    assert worth("fast_batch", ledger_with(line, compiles=(again,))) == (4.0, "high")
 
 
 def test_groups_that_nobody_needed() -> None:
-    made = ProcessGroups(
+    groups = ProcessGroups(
         where="train.py:6", what="new_group", desc="", backend="nccl", size=2, ranks=4, calls=8,
         made=2, used=1, unused=1, duplicate=0, ns=5 * NS, avoidable=3 * NS, complete=True,
     )  # fmt: skip
     line = Line().start("start", process_group_init=9)
-    assert worth("process_groups", one(line, process_groups=(made,))) == (3.0, "medium")
-    going = replace(made, complete=False)
-    assert worth("process_groups", one(line, process_groups=(going,)))[1] == "low"
-    others = replace(made, where="/venv/lib/python3.11/site-packages/lightning/a.py:6 setup")
-    assert not ask("process_groups", one(line, process_groups=(others,)))
+    assert worth("process_groups", ledger_with(line, process_groups=(groups,))) == (3.0, "medium")
+    going = replace(groups, complete=False)
+    assert worth("process_groups", ledger_with(line, process_groups=(going,)))[1] == "low"
+    others = replace(groups, where="/venv/lib/python3.11/site-packages/lightning/a.py:6 setup")
+    assert not ask("process_groups", ledger_with(line, process_groups=(others,)))
     assert [
-        said.advice
-        for said in communication.process_group_findings(one(line, process_groups=(others,)))
+        finding.advice
+        for finding in communication.process_group_findings(
+            ledger_with(line, process_groups=(others,))
+        )
     ] == [""]
 
 
@@ -145,20 +149,27 @@ def test_metadata_sent_table_by_table() -> None:
         bytes=1,
     )
     line = Line().start("start", train_module_creation=9)
-    assert worth("shard_metadata", one(line, pre_step_collectives=(calls,))) == (4.5, "medium")
-    assert not ask("shard_metadata", one(line, pre_step_collectives=(replace(calls, times=1),)))
+    assert worth("shard_metadata", ledger_with(line, pre_step_collectives=(calls,))) == (
+        4.5,
+        "medium",
+    )
+    assert not ask(
+        "shard_metadata", ledger_with(line, pre_step_collectives=(replace(calls, times=1),))
+    )
     others = replace(calls, where="/usr/lib/python3/dist-packages/accelerate/state.py:4 wait")
-    assert not ask("shard_metadata", one(line, pre_step_collectives=(others,)))
+    assert not ask("shard_metadata", ledger_with(line, pre_step_collectives=(others,)))
     assert [
-        said.advice
-        for said in communication.collective_findings(one(line, pre_step_collectives=(others,)))
+        finding.advice
+        for finding in communication.collective_findings(
+            ledger_with(line, pre_step_collectives=(others,))
+        )
     ] == [""]
 
 
 def test_a_cold_compile_by_its_own_parts() -> None:
     line = Line().start("start", pt2_compile=10)
     parts = {"import": 1 * NS, "dynamo": 2 * NS, "inductor": 7 * NS}
-    ledger = one(line, compiles=(compiled(),), compile_parts=parts)
+    ledger = ledger_with(line, compiles=(compiled(),), compile_parts=parts)
     assert worth("compile_cache", ledger) == (7.0, "medium")
 
 
@@ -173,7 +184,7 @@ def test_a_cold_compile_by_a_start_that_was_not() -> None:
     hit = CompileCacheLoad(
         attempt=0, level="exact", why="", files=1, bytes=1, load=0, compile_cold=0, compile=0
     )
-    warm = one(
+    warm = ledger_with(
         Line().start("start", pt2_compile=1), compiles=(compiled(cached=True),), archives=(hit,)
     )
     assert worth("compile_cache", ledger, warm) == (9.0, "high")
@@ -183,26 +194,26 @@ def test_a_cold_compile_by_a_start_that_was_not() -> None:
 def test_tuning_less_what_is_kept() -> None:
     line = Line().start("start", pt2_compile=10)
     tuning = Tuning(kernels=3, time_s=6.0, remaining_s=1.5)
-    assert worth("autotune_pruning", one(line), tuning=tuning) == (4.5, "medium")
-    assert not ask("autotune_pruning", one(line), tuning=replace(tuning, remaining_s=6.0))
+    assert worth("autotune_pruning", ledger_with(line), tuning=tuning) == (4.5, "medium")
+    assert not ask("autotune_pruning", ledger_with(line), tuning=replace(tuning, remaining_s=6.0))
 
 
 def test_a_size_that_changes() -> None:
     line = Line().start("start", pt2_compile=10).add(EFFECTIVE, 5).add("waste.recompile", 8)
     again = compiled(recompile=True, reason=REASON, end=6 * NS)
-    ledger = one(line, compiles=(compiled(), again))
+    ledger = ledger_with(line, compiles=(compiled(), again))
     assert worth("dynamic_sources", ledger) == (6.0, "medium")
-    assert worth("dynamic_sources", ledger, one(Line()))[1] == "high"
+    assert worth("dynamic_sources", ledger, ledger_with(Line()))[1] == "high"
     other = replace(again, reason="a guard that nobody knows")
-    assert not ask("dynamic_sources", one(line, compiles=(compiled(), other)))
+    assert not ask("dynamic_sources", ledger_with(line, compiles=(compiled(), other)))
 
 
 def test_waiting_for_data() -> None:
-    ledger = one(Line().add("waste.data_stall", 250))
+    ledger = ledger_with(Line().add("waste.data_stall", 250))
     assert worth("data_workers", ledger) == (250.0, "low")
     (found,) = ask("data_workers", ledger)
     assert "num_workers=now + 3" in found.code[0]
-    better = one(Line().add("waste.data_stall", 10))
+    better = ledger_with(Line().add("waste.data_stall", 10))
     assert worth("data_workers", ledger, better) == (240.0, "medium")
 
 
@@ -210,10 +221,10 @@ def test_saves_that_block() -> None:
     line = Line()
     for _ in range(3):
         line.add(EFFECTIVE, 50).add("waste.checkpoint_block", 4)
-    ledger = one(line, saves=3)
+    ledger = ledger_with(line, saves=3)
     assert worth("async_checkpoint", ledger) == (12.0, "low")
     behind = AsyncSave(saves=2, blocked=NS, write=9, wait=0, failed=0, sync_fallbacks={})
-    other = one(Line().add("waste.checkpoint_block", 2), saves=2, async_save=behind)
+    other = ledger_with(Line().add("waste.checkpoint_block", 2), saves=2, async_save=behind)
     assert worth("async_checkpoint", ledger, other) == (9.0, "high")
     assert not ask("async_checkpoint", other)
     waiting = replace(other, async_save=replace(behind, wait=2 * NS))
@@ -252,8 +263,8 @@ def test_saves_without_failures_are_too_many(golden: Golden) -> None:
     line = Line()
     for _ in range(10):
         line.add(EFFECTIVE, 10).add("waste.checkpoint_block", 10)
-    made = tuple(saved(step, 10) for step in range(10))
-    ledger = one(line, saves=10, save_interval=10 * NS, checkpoints=made)
+    saves = tuple(saved(step, 10) for step in range(10))
+    ledger = ledger_with(line, saves=10, save_interval=10 * NS, checkpoints=saves)
     (found,) = ask("interval", ledger)
     # Below 3 failures in its time, so that the best interval is longer than Young's for those.
     assert f"interval={math.sqrt(2 * 10 * ledger.wall / NS / 3):.3g})" in found.code[0]
@@ -329,19 +340,22 @@ def test_an_eviction_with_notice() -> None:
 
 def test_publishing_on_the_trainer() -> None:
     line = Line().add("stop.publish", 40)
-    assert worth("publish_off", one(line)) == (40.0, "medium")
+    assert worth("publish_off", ledger_with(line)) == (40.0, "medium")
     handed = Publish(run="p", folder="", anchor="", store="")
-    assert worth("publish_off", one(line), one(Line(), published_by=handed)) == (40.0, "high")
+    assert worth("publish_off", ledger_with(line), ledger_with(Line(), published_by=handed)) == (
+        40.0,
+        "high",
+    )
 
 
 def test_a_whole_run_is_advised_by_several() -> None:
     ledger = killed()
     proposals, notes = rules.ask(Evidence(ledger=ledger))
     assert not notes
-    plan = resolve(ledger, proposals)
-    named = {one.rule for one in plan.advice}
+    report = resolve(ledger, proposals)
+    named = {advice.rule for advice in report.advice}
     assert {"fast_batch", "async_checkpoint", "publish_off", "restart_warmth"} <= named
-    assert 0 < plan.gain <= plan.lost
+    assert 0 < report.gain <= report.lost
 
 
 def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +381,7 @@ def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
         return [point for point in points if name in (None, point.name)]
 
     monkeypatch.setattr(rules, "entry_points", entry_points)
-    found, notes = rules.ask(Evidence(ledger=one(Line())))
+    found, notes = rules.ask(Evidence(ledger=ledger_with(Line())))
     assert [(name, proposal.title) for name, proposal in found] == [("mine", "mine")]
     assert notes == ["rule wrong failed: KeyError: 'no such leaf'"]
 

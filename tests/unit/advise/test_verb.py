@@ -37,8 +37,8 @@ def texts(rule: str) -> list[str]:
         or not node.name.startswith("propose_")
         or node.name == f"propose_{rule}"
     ]
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return [node.value for node in found if isinstance(node.value, str)]
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [node.value for node in constants if isinstance(node.value, str)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -51,15 +51,15 @@ def test_what_a_rule_says_is_there(rule: str) -> None:
     parser = argparse.ArgumentParser()
     prepare(parser)
     flags = {name for action in parser._actions for name in action.option_strings}
-    said = texts(rule)
-    assert {text for text in said if re.fullmatch(r"--[a-z-]+", text)} <= flags
-    pages = [text for text in said if text.startswith("docs/")]
+    lines = texts(rule)
+    assert {text for text in lines if re.fullmatch(r"--[a-z-]+", text)} <= flags
+    pages = [text for text in lines if text.startswith("docs/")]
     assert pages
     for text in pages:
         name, _, anchor = text.partition("#")
         assert not anchor or anchor in anchors(ROOT / name)
     read = "\n".join((ROOT / text.partition("#")[0]).read_text() for text in pages)
-    for text in said:
+    for text in lines:
         for name in re.findall(r"headway(?:\.\w+)+", text):
             assert name.rpartition(".")[2] in read
         for verb in re.findall(r"`?headway ([a-z]+) ", text):
@@ -74,31 +74,31 @@ def test_every_rule_is_a_file_and_in_the_docs() -> None:
 
 
 def test_the_contract_adds_up() -> None:
-    told = to_dict(advise(Evidence(ledger=killed(), where="runs/night")))
-    assert told["schema"] == 1
-    whole = told["with_all"]
+    content = to_dict(advise(Evidence(ledger=killed(), where="runs/night")))
+    assert content["schema"] == 1
+    whole = content["with_all"]
     for name in ("seconds", "accelerator_hours"):
-        assert sum(one[name] for one in told["advice"]) == pytest.approx(whole[name])
-    gained = whole["ett_percent"] - told["ett_percent"]
-    assert sum(one["points"] for one in told["advice"]) == pytest.approx(gained)
-    assert whole["seconds"] <= told["lost_s"]
+        assert sum(advice[name] for advice in content["advice"]) == pytest.approx(whole[name])
+    gained = whole["ett_percent"] - content["ett_percent"]
+    assert sum(advice["points"] for advice in content["advice"]) == pytest.approx(gained)
+    assert whole["seconds"] <= content["lost_s"]
     assert whole["command"].startswith("headway run --")
     assert whole["command"].count("--restarts") == 1
     assert whole["command"].endswith(" -- torchrun train.py")
     page = (ROOT / "docs" / "advise.md").read_text()
-    names = {*told, *whole, *told["advice"][0], *told["covered"][0]}
+    names = {*content, *whole, *content["advice"][0], *content["covered"][0]}
     assert not [name for name in names if f"`{name}`" not in page]
 
 
 def test_a_terminal_gets_what_to_type(golden: Golden) -> None:
-    said = list(report_lines(advise(Evidence(ledger=killed(), where="runs/night"))))
-    assert any(line.strip() == "headway run --async-save -- COMMAND" for line in said)
-    golden("killed.txt", "\n".join(said) + "\n")
+    lines = list(report_lines(advise(Evidence(ledger=killed(), where="runs/night"))))
+    assert any(line.strip() == "headway run --async-save -- COMMAND" for line in lines)
+    golden("killed.txt", "\n".join(lines) + "\n")
 
 
 def _advised(*boosters: str, auto: AutoRun | None = None) -> set[str]:
     ledger = dataclasses.replace(killed(), metadata={"boosters": list(boosters)}, auto=auto)
-    return {one.rule for one in advise(Evidence(ledger=ledger)).advice}
+    return {advice.rule for advice in advise(Evidence(ledger=ledger)).advice}
 
 
 def test_what_a_run_had_is_not_proposed() -> None:
@@ -132,8 +132,8 @@ def test_changes_worth_little_share_a_line() -> None:
     plan = advise(Evidence(ledger=killed()))
     assert plan.advice[-1].marginal * 100 > plan.lost
     small = dataclasses.replace(plan.advice[-1], marginal=10_000_000, rule="small_rule")
-    said = list(report_lines(dataclasses.replace(plan, advice=(*plan.advice, small, small))))
-    (line,) = [line for line in said if "small_rule" in line]
+    lines = list(report_lines(dataclasses.replace(plan, advice=(*plan.advice, small, small))))
+    (line,) = [line for line in lines if "small_rule" in line]
     assert "20 ms" in line and line.count("small_rule") == 2
     only = list(report_lines(dataclasses.replace(plan, advice=(small,))))
     assert not any(line.startswith("  1. ") for line in only)
@@ -149,8 +149,8 @@ def write(path: Path, *, command: list[str] = COMMAND, blocked: float = 10.0) ->
     rank.exit(end + 1)
     launcher.exit(end + 1, code=0)
     job.write(path)
-    told = {"run": path.name, "command": command, "created": blocked}
-    (path / "run.json").write_text(json.dumps(told))
+    content = {"run": path.name, "command": command, "created": blocked}
+    (path / "run.json").write_text(json.dumps(content))
 
 
 def test_a_run_and_those_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,10 +161,10 @@ def test_a_run_and_those_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture
     named = gather(str(tmp_path / "one"), [str(tmp_path / "other")])
     assert [seen.ledger.run for seen in named.others] == ["other", "same"]
     assert main(["advise", str(tmp_path / "one"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {one["rule"] for one in told["advice"]} >= {"async_checkpoint"}
+    content = json.loads(capsys.readouterr().out)
+    assert {advice["rule"] for advice in content["advice"]} >= {"async_checkpoint"}
     assert main(["advise", str(tmp_path / "one")]) == 0
-    titles = [advice["title"] for advice in told["advice"]]
+    titles = [advice["title"] for advice in content["advice"]]
     assert all(title in capsys.readouterr().out for title in titles[:1]) and titles
 
 
@@ -187,22 +187,24 @@ def test_bad_input_is_one_sentence(
     write(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert main(["advise", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.endswith(f" [{code}]\n")
-    assert told.count("\n") == 1
+    content = capsys.readouterr().err
+    assert content.endswith(f" [{code}]\n")
+    assert content.count("\n") == 1
 
 
 def test_the_example_of_the_docs_is_what_is_said() -> None:
     page = (ROOT / "docs" / "advise.md").read_text()
     example = page.partition("```text\n")[2].partition("```")[0].splitlines()
-    said = list(report_lines(advise(Evidence(ledger=killed(), where="headway/train-0815"))))
+    lines = list(report_lines(advise(Evidence(ledger=killed(), where="headway/train-0815"))))
     assert len(example) > 10
-    assert not [line for line in example if line != "  ..." and line not in said]
+    assert not [line for line in example if line != "  ..." and line not in lines]
 
 
 def test_the_figures_of_the_docs_are_those_of_the_benchmark() -> None:
     page = (ROOT / "docs" / "advise.md").read_text()
     result = json.loads((ROOT / "benchmarks" / "results" / "advise.json").read_text())
     for rule, row in result["rows"].items():
-        told = f"| `{rule}` | `{row['taken']}` | {row['promised_s']:.2f} s | {row['confidence']} "
-        assert f"{told}| {row['before_s']:.2f} s | {row['measured_s']:.2f} s |" in page
+        content = (
+            f"| `{rule}` | `{row['taken']}` | {row['promised_s']:.2f} s | {row['confidence']} "
+        )
+        assert f"{content}| {row['before_s']:.2f} s | {row['measured_s']:.2f} s |" in page

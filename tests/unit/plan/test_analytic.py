@@ -45,10 +45,10 @@ def test_without_failures_only_the_start_and_the_saves_are_lost() -> None:
 
 
 def test_twice_the_nodes_fail_twice_as_often() -> None:
-    one, two = (JobSpec(nodes=n, mtbf=DAY, length=DAY, block=10) for n in (1, 2))
-    assert (one.failures_per_day, two.failures_per_day) == (1, 2)
-    assert two.interval_in_use == pytest.approx(one.interval_in_use / math.sqrt(2))
-    assert expected(two).ett_percent < expected(one).ett_percent
+    small, large = (JobSpec(nodes=n, mtbf=DAY, length=DAY, block=10) for n in (1, 2))
+    assert (small.failures_per_day, large.failures_per_day) == (1, 2)
+    assert large.interval_in_use == pytest.approx(small.interval_in_use / math.sqrt(2))
+    assert expected(large).ett_percent < expected(small).ett_percent
 
 
 def test_a_job_that_gets_nowhere_is_given_up() -> None:

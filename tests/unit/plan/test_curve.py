@@ -21,12 +21,12 @@ def test_the_optimum_of_metas_figure_7() -> None:
 
 def test_the_optimum_lies_in_the_middle_of_the_curve() -> None:
     points = curve(META)
-    least = min(points, key=lambda one: one.wasted)
+    least = min(points, key=lambda item: item.wasted)
     assert len(points) == POINTS
     assert least is points[POINTS // 2] and least.interval == pytest.approx(META.interval_in_use)
-    for one in points:
-        assert one.wasted == pytest.approx(one.saves + one.lost + one.recover)
-        assert one.exact < min(one.wasted, 100)
+    for item in points:
+        assert item.wasted == pytest.approx(item.saves + item.lost + item.recover)
+        assert item.exact < min(item.wasted, 100)
 
 
 def test_recovery_lifts_the_curve_and_leaves_its_optimum() -> None:
@@ -37,9 +37,11 @@ def test_recovery_lifts_the_curve_and_leaves_its_optimum() -> None:
 
 
 def test_the_laws() -> None:
-    found = {law.name: law.point for law in formulas(META)}
-    assert list(found) == ["Young", "Daly", "exact"]
-    assert found["exact"].exact <= min(found["Young"].exact, found["Daly"].exact)
+    points_by_name = {law.name: law.point for law in formulas(META)}
+    assert list(points_by_name) == ["Young", "Daly", "exact"]
+    assert points_by_name["exact"].exact <= min(
+        points_by_name["Young"].exact, points_by_name["Daly"].exact
+    )
 
 
 def test_without_failures_there_is_no_curve() -> None:

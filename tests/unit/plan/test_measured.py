@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 def test_the_values_of_a_run() -> None:
     ledger = killed()
-    seen = measured_by_run(ledger, "night")
-    assert (seen.runs, seen.nodes, seen.failures) == (1, 2, 1)
-    assert seen.node_hours == pytest.approx(2 * ledger.wall / NS / 3600)
-    assert seen.block_s == pytest.approx(5.7)
-    assert seen.start_s is not None and ledger.time_to_start is not None
-    assert seen.compile_s == 167
-    assert seen.start_s + seen.compile_s == pytest.approx(ledger.time_to_start / NS)
+    measured = measured_by_run(ledger, "night")
+    assert (measured.runs, measured.nodes, measured.failures) == (1, 2, 1)
+    assert measured.node_hours == pytest.approx(2 * ledger.wall / NS / 3600)
+    assert measured.block_s == pytest.approx(5.7)
+    assert measured.start_s is not None and ledger.time_to_start is not None
+    assert measured.compile_s == 167
+    assert measured.start_s + measured.compile_s == pytest.approx(ledger.time_to_start / NS)
     whole = ledger.time_to_recover[0] / NS
-    assert (seen.requeue_s, seen.compile_again_s) == (20, 166)
-    assert seen.recover_s == pytest.approx(whole - 186)
+    assert (measured.requeue_s, measured.compile_again_s) == (20, 166)
+    assert measured.recover_s == pytest.approx(whole - 186)
     # Jeffreys' prior has half a failure, and the interval is around the mean.
-    assert seen.failures_a_day == pytest.approx(1.5 / seen.node_hours * 24)
-    assert seen.failures_low is not None and seen.failures_high is not None
-    assert seen.failures_low < seen.failures_a_day < seen.failures_high
-    assert seen.values["mtbf"] == pytest.approx(86400 / seen.failures_a_day)
+    assert measured.failures_a_day == pytest.approx(1.5 / measured.node_hours * 24)
+    assert measured.failures_low is not None and measured.failures_high is not None
+    assert measured.failures_low < measured.failures_a_day < measured.failures_high
+    assert measured.values["mtbf"] == pytest.approx(86400 / measured.failures_a_day)
 
 
 def test_a_swapped_node_is_not_one_more() -> None:
@@ -58,12 +58,12 @@ def test_a_failure_that_is_not_started_again_does_not_count() -> None:
     failure = Failure(
         attempt=0, at=1, category="user_code", owner="user", retry="no", root_rank=0, evidence=""
     )
-    seen = measured_by_run(ledger_of(line, failures=(failure,), time_to_start=10 * NS), "bug")
-    assert seen.failures == 0
-    assert seen.block_s is None and "block" not in seen.values
+    measured = measured_by_run(ledger_of(line, failures=(failure,), time_to_start=10 * NS), "bug")
+    assert measured.failures == 0
+    assert measured.block_s is None and "block" not in measured.values
     # Never interrupted: a recovery is taken to be as long as the start.
-    assert seen.recover_s is None
-    assert (seen.values["recover"], seen.values["compile_again"]) == (0, 10)
+    assert measured.recover_s is None
+    assert (measured.values["recover"], measured.values["compile_again"]) == (0, 10)
 
 
 def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
@@ -78,22 +78,22 @@ def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
         size=1,
     )
     line = Line().add("train.effective", 100)
-    seen = measured_by_run(ledger_of(line, outcomes=(saved,)), "saver")
-    assert (seen.block_s, seen.durable_s) == (3, 3)
+    measured = measured_by_run(ledger_of(line, outcomes=(saved,)), "saver")
+    assert (measured.block_s, measured.durable_s) == (3, 3)
 
 
 @pytest.mark.xdist_group("pages")
 def test_the_values_of_a_store(source: Source) -> None:
-    def one(question: QueryFn) -> dict[str, object]:
+    def first_row(question: QueryFn) -> dict[str, object]:
         return source.query(question)[0]
 
-    seen = measured_in_store(one, Filter(), "store")
-    assert (seen.runs, seen.nodes, seen.failures) == (RUNS, None, 4)
-    assert (seen.recover_s, seen.requeue_s, seen.compile_again_s) == (90, 0, 0)
-    assert (seen.start_s, seen.compile_s) == (0, 360)  # no more than the Time to Start
-    assert seen.block_s is not None and seen.node_hours > 0
+    measured = measured_in_store(first_row, Filter(), "store")
+    assert (measured.runs, measured.nodes, measured.failures) == (RUNS, None, 4)
+    assert (measured.recover_s, measured.requeue_s, measured.compile_again_s) == (90, 0, 0)
+    assert (measured.start_s, measured.compile_s) == (0, 360)  # no more than the Time to Start
+    assert measured.block_s is not None and measured.node_hours > 0
     with pytest.raises(UsageError, check=has_code("no-runs-match")):
-        measured_in_store(one, Filter(where=(("team", "nobody"),)), "store")
+        measured_in_store(first_row, Filter(where=(("team", "nobody"),)), "store")
 
 
 def test_one_answer_to_how_often_to_save() -> None:
@@ -120,8 +120,8 @@ def test_one_answer_to_how_often_to_save() -> None:
 
 def test_without_a_failure_the_rate_is_a_bound() -> None:
     ledger = replace(killed(), failures=(), time_to_recover=())
-    seen = measured_by_run(ledger, "calm")
-    assert seen.is_bound and seen.failures_a_day is None and seen.failures_low == 0.0
-    assert seen.failures_high == pytest.approx(3 / seen.node_hours * 24)
-    assert seen.values["mtbf"] == pytest.approx(86400 / seen.failures_high)
+    measured = measured_by_run(ledger, "calm")
+    assert measured.is_bound and measured.failures_a_day is None and measured.failures_low == 0.0
+    assert measured.failures_high == pytest.approx(3 / measured.node_hours * 24)
+    assert measured.values["mtbf"] == pytest.approx(86400 / measured.failures_high)
     assert not measured_by_run(killed(), "night").is_bound

@@ -24,24 +24,24 @@ from tests.unit.report.ledgers import Line, killed, ledger_of
 META = ("plan", "--failures-a-day", "3", "--block", "15s", "--length", "2d", "--trials", "20")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(list(words)) == 0
     return capsys.readouterr().out
 
 
 def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(told(capsys, *words, "--json"))
-    return found
+    content: dict[str, Any] = json.loads(output(capsys, *words, "--json"))
+    return content
 
 
 def test_figure_7_in_the_terminal(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
-    golden("figure_7.txt", told(capsys, *META))
+    golden("figure_7.txt", output(capsys, *META))
 
 
 def test_a_sweep_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = (*META, "--nodes", "1,4", "--interval", "best,1h", "--ttr", "5min")
-    found = as_json(capsys, *words)
-    rows = found["rows"]
+    content = as_json(capsys, *words)
+    rows = content["rows"]
     assert [(row["nodes"], row["interval_by"]) for row in rows] == [
         (1, "law"),
         (1, "given"),
@@ -61,20 +61,21 @@ def test_a_sweep_as_json(capsys: pytest.CaptureFixture[str]) -> None:
             assert off < 0.5 + 2 * dot["half_percent"]
     assert rows[0]["closed"]["ett_percent"] > rows[1]["closed"]["ett_percent"]
     assert (
-        as_json(capsys, *META, "--nodes", "1,4", "--interval", "best,1h", "--ttr", "5min") == found
+        as_json(capsys, *META, "--nodes", "1,4", "--interval", "best,1h", "--ttr", "5min")
+        == content
     )
 
 
 def test_failures_seen_on_many_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", "--block", "15", "--length", "1d", "--trials", "2", "--nodes", "32")
-    seen = as_json(capsys, *words, "--failures-a-day", "3@64")["rows"][0]
-    assert seen["failures_a_day"] == pytest.approx(1.5)
+    row = as_json(capsys, *words, "--failures-a-day", "3@64")["rows"][0]
+    assert row["failures_a_day"] == pytest.approx(1.5)
     none = as_json(capsys, *words, "--failures-a-day", "0")["rows"][0]
     assert (none["mtbf_s"], none["interval_by"], none["curve"]) == (None, "length", [])
 
 
 def test_the_curve_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(told(capsys, *META, "--nodes", "1,2", "--csv"))))
+    rows = list(csv.DictReader(io.StringIO(output(capsys, *META, "--nodes", "1,2", "--csv"))))
     force = [row for row in rows if row["in_force"] == "1"]
     assert [row["nodes"] for row in force] == ["1", "2"]
     assert float(force[0]["interval_s"]) == pytest.approx(929.5, abs=0.1)
@@ -86,7 +87,7 @@ def test_the_picture_is_one_file_without_a_network(
 ) -> None:
     target = tmp_path / "plan.html"
     words = (*META, "--nodes", "8,64", "--html", str(target))
-    told(capsys, *words)
+    output(capsys, *words)
     text = target.read_text()
     assert "default-src 'none'" in text and "://" not in text.replace("http://www.w3.org", "")
     assert text.count("<polyline") == 4
@@ -114,10 +115,10 @@ def test_from_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: 
     assert low < row["closed"]["ett_percent"] < high
     faster = as_json(capsys, *words, "--compile", "0s")["rows"][0]
     assert faster["closed"]["ett_percent"] > row["closed"]["ett_percent"]
-    given = as_json(capsys, *words, "--mtbf", "1d")["rows"][0]
-    assert given["failures_a_day"] == 2 and given["ett_range_percent"] is None
-    golden("from_a_run.txt", told(capsys, *words))
-    told(capsys, *words, "--html", str(tmp_path / "p.html"))
+    explicit = as_json(capsys, *words, "--mtbf", "1d")["rows"][0]
+    assert explicit["failures_a_day"] == 2 and explicit["ett_range_percent"] is None
+    golden("from_a_run.txt", output(capsys, *words))
+    output(capsys, *words, "--html", str(tmp_path / "p.html"))
     text = (tmp_path / "p.html").read_text()
     assert "&lt;i&gt;night" in text and "<i>night" not in text
 
@@ -162,7 +163,7 @@ def test_a_run_that_is_too_short_to_plan_from_is_called_so(
 @pytest.mark.timeout(60)
 def test_the_page_shows_what_is_printed(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "plan.md").read_text()
-    lines = told(capsys, "plan", *words.split()).splitlines()
+    lines = output(capsys, "plan", *words.split()).splitlines()
     assert f"    headway plan {words}\n" in page
     assert "\n".join(f"    {line}".rstrip() for line in lines) + "\n" in page
 
@@ -180,17 +181,17 @@ def test_from_a_run_without_a_failure(
     monkeypatch.setattr("headway.run.load", lambda path: run)
     monkeypatch.chdir(tmp_path)
     words = ("plan", "--from", "calm", "--length", "6h", "--trials", "5")
-    found = as_json(capsys, *words)
-    (row,) = found["rows"]
-    assert found["measured"]["failures_a_day"] is None and row["failures_are_bound"]
+    content = as_json(capsys, *words)
+    (row,) = content["rows"]
+    assert content["measured"]["failures_a_day"] is None and row["failures_are_bound"]
     assert row["failures_a_day"] == pytest.approx(3 * 86400 / wall_s)
     assert row["interval_s"] == pytest.approx((2 * wall_s / 3) ** 0.5)
     least, most = row["ett_range_percent"]
     assert least == pytest.approx(row["closed"]["ett_percent"]) and most > least
-    text = told(capsys, *words)
+    text = output(capsys, *words)
     assert f"<{row['failures_a_day']:.3g} per day" in text and "--failures-a-day" in text
-    given = as_json(capsys, *words, "--mtbf", "1d")["rows"][0]
-    assert not given["failures_are_bound"] and given["failures_a_day"] == 1
+    explicit = as_json(capsys, *words, "--mtbf", "1d")["rows"][0]
+    assert not explicit["failures_are_bound"] and explicit["failures_a_day"] == 1
 
 
 def test_no_dots_where_they_would_take_minutes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ REASONS = {500: "InternalError", 503: "ServiceUnavailable"}
 BUSY = "Too many requests, please try again later.\n"  # of its flow control, which sends no Status
 DROP = 0  # in `refusals`: the connection ends without an answer
 RECORDED = json.loads((Path(__file__).parent / "kubernetes" / "answers.json").read_text())
-ANSWERS = {one["name"]: one for one in RECORDED["answers"]}
+ANSWERS = {answer["name"]: answer for answer in RECORDED["answers"]}
 REFUSED = {401: "no such token", 403: "may not get", 409: "conflict"}
 
 
@@ -58,9 +58,9 @@ class RecordedServer:
 
     def __init__(self) -> None:
         pod, job, group = (deepcopy(ANSWERS[name]["answer"]) for name in ("pod", "job", "kueue"))
-        made = workload("job-night-4f1c2", job["metadata"]["uid"])
-        self.things: dict[str, Any] = {POD: pod, JOB: job, GROUP: group, WORKLOAD: made}
-        self.asked: list[tuple[str, str]] = []
+        workload_ = workload("job-night-4f1c2", job["metadata"]["uid"])
+        self.things: dict[str, Any] = {POD: pod, JOB: job, GROUP: group, WORKLOAD: workload_}
+        self.requests: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[dict[str, Any]] = []
         self.refusals: list[int | tuple[int, str] | None] = []  # None: this one is answered
@@ -71,28 +71,28 @@ class RecordedServer:
         return dict(self.things[path]["metadata"].get("annotations", {}))
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        where = urlsplit(path)
-        if where.path == WORKLOADS:
-            label, _, value = parse_qs(where.query)["labelSelector"][0].partition("=")
-            found = [one for key, one in self.things.items() if key.startswith(WORKLOADS)]
-            items = [one for one in found if one["metadata"]["labels"].get(label) == value]
+        url = urlsplit(path)
+        if url.path == WORKLOADS:
+            label, _, value = parse_qs(url.query)["labelSelector"][0].partition("=")
+            workloads = [item for key, item in self.things.items() if key.startswith(WORKLOADS)]
+            items = [item for item in workloads if item["metadata"]["labels"].get(label) == value]
             return 200, {**ANSWERS["no workloads"]["answer"], "items": items}
-        if where.path not in self.things:
-            return 404, ANSWERS["no kueue" if where.path == GROUP else "no such pod"]["answer"]
-        one = self.things[where.path]
+        if url.path not in self.things:
+            return 404, ANSWERS["no kueue" if url.path == GROUP else "no such pod"]["answer"]
+        resource = self.things[url.path]
         if method == "PATCH":
-            has = one["metadata"].setdefault("annotations", {})
+            annotations = resource["metadata"].setdefault("annotations", {})
             for key, value in body["metadata"]["annotations"].items():
-                has.pop(key, None)
+                annotations.pop(key, None)
                 if value is not None:
-                    has[key] = value
-        return 200, one
+                    annotations[key] = value
+        return 200, resource
 
 
 @contextmanager
 def recorded_server() -> Iterator[RecordedServer]:
     """One that listens."""
-    kept = RecordedServer()
+    recorded = RecordedServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -102,23 +102,23 @@ def recorded_server() -> Iterator[RecordedServer]:
             self._do()
 
         def _do(self) -> None:
-            kept.asked.append((self.command, self.path))
-            kept.headers.append(dict(self.headers))
+            recorded.requests.append((self.command, self.path))
+            recorded.headers.append(dict(self.headers))
             size = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(size)) if size else {}
-            kept.bodies.append(body)
-            ordered = kept.refusals.pop(0) if kept.refusals else None
-            if ordered == DROP:
+            recorded.bodies.append(body)
+            refused = recorded.refusals.pop(0) if recorded.refusals else None
+            if refused == DROP:
                 self.close_connection = True
                 return
             extra: dict[str, str] = {}
-            if ordered is None:
-                code, told = kept.answer(self.command, self.path, body)
+            if refused is None:
+                code, response = recorded.answer(self.command, self.path, body)
             else:
-                code, wait = ordered if isinstance(ordered, tuple) else (ordered, "")
+                code, wait = refused if isinstance(refused, tuple) else (refused, "")
                 extra = {"Retry-After": wait} if wait else {}
-                told = refusal(code)
-            content = (told if isinstance(told, str) else json.dumps(told)).encode()
+                response = refusal(code)
+            content = (response if isinstance(response, str) else json.dumps(response)).encode()
             self.send_response(code)
             for name, value in {**extra, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
@@ -129,11 +129,11 @@ def recorded_server() -> Iterator[RecordedServer]:
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    kept.url = f"http://127.0.0.1:{server.server_address[1]}"
+    recorded.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield kept
+        yield recorded
     finally:
         server.shutdown()
         server.server_close()

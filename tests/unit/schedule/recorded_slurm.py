@@ -55,23 +55,23 @@ class RecordedSlurm:
 
     def becomes(self, number: int, **fields: object) -> None:
         """From now on that job is told of differently; with no fields, not at all."""
-        told = json.loads(self.answers[JOBS_COMMAND])
-        for row in [row for row in told["jobs"] if row["job_id"] == number]:
+        content = json.loads(self.answers[JOBS_COMMAND])
+        for row in [row for row in content["jobs"] if row["job_id"] == number]:
             row.update(fields)
             if not fields:
-                told["jobs"].remove(row)
-        self.answers[JOBS_COMMAND] = json.dumps(told)
+                content["jobs"].remove(row)
+        self.answers[JOBS_COMMAND] = json.dumps(content)
 
 
 class FixedRunIndex(RunIndex):
     """Runs that say what a test wants them to."""
 
-    def __init__(self, said: Mapping[int, RunStatus]) -> None:
+    def __init__(self, statuses: Mapping[int, RunStatus]) -> None:
         super().__init__()
-        self.said = dict(said)
+        self.statuses = dict(statuses)
 
     def status(self, job: SlurmJob) -> RunStatus | None:
-        return self.said.get(job.number)
+        return self.statuses.get(job.number)
 
 
 def run_status(

@@ -39,12 +39,12 @@ def price(writer: Writer, accelerators: int, age: float) -> None:
 def test_the_last_price_grows_until_it_is_read(tmp_path: Path) -> None:
     writer = launcher(tmp_path / "r", "L0", 0, scheduler_job="42")
     price(writer, 16, age=100)
-    found = read_cost_report(tmp_path / "r", time.time() + 20)
-    assert found is not None and not found.over
-    assert (found.run, found.host, found.job) == ("r", "n0", "42")
-    assert found.unsaved == pytest.approx(120, abs=5)
-    assert (found.accelerators, found.save, found.recover) == (16, 3.0, 9.0)
-    assert found.preemptions == 1 and found.saved
+    report = read_cost_report(tmp_path / "r", time.time() + 20)
+    assert report is not None and not report.over
+    assert (report.run, report.host, report.job) == ("r", "n0", "42")
+    assert report.unsaved == pytest.approx(120, abs=5)
+    assert (report.accelerators, report.save, report.recover) == (16, 3.0, 9.0)
+    assert report.preemptions == 1 and report.saved
     writer.write({"ev": "exit", "t": time.monotonic_ns(), "code": 1})
     for later, over in ((0.0, False), (SETTLED_S + 1, True)):
         after = read_cost_report(tmp_path / "r", time.time() + later)
@@ -67,24 +67,24 @@ def test_the_newest_launch_counts_on_whichever_node_it_speaks(tmp_path: Path) ->
     old.write({"ev": "exit", "t": time.monotonic_ns(), "code": -15})
     launcher(tmp_path, "L1", 1, "n0").write({"ev": "exit", "t": time.monotonic_ns(), "code": 0})
     price(launcher(tmp_path, "L1", 1, "n1"), 16, age=50)
-    found = read_cost_report(tmp_path, time.time())
-    assert found is not None
-    assert (found.host, found.accelerators, found.over) == ("n1", 16, False)
+    report = read_cost_report(tmp_path, time.time())
+    assert report is not None
+    assert (report.host, report.accelerators, report.over) == ("n1", 16, False)
 
 
 def test_before_the_first_price_it_is_charged_from_its_start(tmp_path: Path) -> None:
     begin = time.monotonic_ns() - 70 * NS
     launcher(tmp_path, "L0", 0, begin=begin)
-    found = read_cost_report(tmp_path, time.time())
-    assert found is not None and not found.saved
-    assert (found.accelerators, found.save, found.recover) == (1, None, 0.0)
-    assert found.unsaved == pytest.approx(70, abs=5)
+    report = read_cost_report(tmp_path, time.time())
+    assert report is not None and not report.saved
+    assert (report.accelerators, report.save, report.recover) == (1, None, 0.0)
+    assert report.unsaved == pytest.approx(70, abs=5)
     rank = Writer(str(tmp_path / "journal" / "n0-9-1.jsonl"), 9)
     rank.write(head("process", launch="L0", rank=3, world=32))
     (tmp_path / "journal" / "n0-8-1.jsonl").write_text("")
     (tmp_path / "journal" / "launcher-L9-n0-1.jsonl").write_text("{")
-    found = read_cost_report(tmp_path, time.time())
-    assert found is not None and found.accelerators == 32
+    report = read_cost_report(tmp_path, time.time())
+    assert report is not None and report.accelerators == 32
 
 
 def test_no_launcher_and_no_run(tmp_path: Path) -> None:

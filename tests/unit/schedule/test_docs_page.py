@@ -16,18 +16,18 @@ PAGE = (ROOT / "docs" / "scheduling.md").read_text()
 
 def result(name: str) -> list[dict[str, Any]]:
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return found
+    rows_: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows_
 
 
 def mean(row: dict[str, Any], figure: str, decimals: int = 0, scale: float = 1.0) -> str:
-    one = row["figures"][figure]
-    return f"{one['mean'] * scale:,.{decimals}f} ± {one['half'] * scale:,.{decimals}f}"
+    value = row["figures"][figure]
+    return f"{value['mean'] * scale:,.{decimals}f} ± {value['half'] * scale:,.{decimals}f}"
 
 
 def change(row: dict[str, Any], figure: str) -> str:
-    one = row["change"].get(figure)
-    return f"{100 * one['mean']:+.0f} % ± {100 * one['half']:.0f}" if one else "-"
+    value = row["change"].get(figure)
+    return f"{100 * value['mean']:+.0f} % ± {100 * value['half']:.0f}" if value else "-"
 
 
 def figures(row: dict[str, Any]) -> str:
@@ -46,11 +46,11 @@ def _changes(row: dict[str, Any]) -> str:
 
 
 def rows() -> Iterator[str]:
-    made = result("schedule")
-    for row in made:
+    results = result("schedule")
+    for row in results:
         if row["policy"] == "least-cost":
             yield f"| {row['gpus']} | {row['interval_s'] / 60:.0f} min | {_changes(row)}"
-    for row in made:
+    for row in results:
         yield f"| {row['gpus']} | {row['interval_s'] / 60:.0f} min | {figures(row)}"
     for row in result("schedule_held_out"):
         if row["policy"] == "least-cost":

@@ -94,9 +94,12 @@ def test_the_notice_makes_a_run_cheap_that_saves_in_time() -> None:
 
 
 def test_silence_does_not_protect() -> None:
-    told, silent = running(0, 2, 0, **OLD_SAVED), running(1, 2, 1, **OLD_SAVED, reports_cost=False)
+    reporting, silent = (
+        running(0, 2, 0, **OLD_SAVED),
+        running(1, 2, 1, **OLD_SAVED, reports_cost=False),
+    )
     # A silent one is charged from the start of its attempt, and so is dear; it is not exempt.
-    assert chosen("least-cost", 2, told, silent) == [0]
+    assert chosen("least-cost", 2, reporting, silent) == [0]
     assert chosen("least-cost", 2, silent) == [1]
 
 

@@ -27,27 +27,31 @@ PRICE = EvictionCost(accelerators=8, unsaved=600, save=20, recover=100, preempti
 SHOWN = "JobId={job} JobName=x Priority=1 Nice={nice} Account=a Comment={comment} StdErr=/x"
 
 
-def offer(run: str = "night", price: EvictionCost | None = PRICE, job: str | None = "7") -> RunCost:
+def run_cost(
+    run: str = "night", price: EvictionCost | None = PRICE, job: str | None = "7"
+) -> RunCost:
     return RunCost(run=run, host="n0", job=job, at=1_790_000_000.0, price=price)
 
 
-class Kept:
+class RecordingPublisher:
     """A place that remembers, and refuses when told to."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, bool]] = []
+        self.published: list[dict[str, bool]] = []
         self.refuse = False
 
-    def publish(self, found: list[RunCost]) -> Iterable[str]:
+    def publish(self, costs: list[RunCost]) -> Iterable[str]:
         if self.refuse:
             raise SchedulerUpdateFailed("the scheduler sleeps", code="scheduler-sleeps")
-        self.told.append({one.run: one.price is not None for one in found})
+        self.published.append({cost.run: cost.price is not None for cost in costs})
         return ()
 
 
-def controller(path: Path, place: Kept, said: list[str] | None = None) -> PublishLoop:
-    say = (said if said is not None else []).append
-    return PublishLoop(path, place, grace=30, repeat_penalty_s=60, clock=time.time, log=say)
+def controller(
+    path: Path, publisher: RecordingPublisher, lines: list[str] | None = None
+) -> PublishLoop:
+    append = (lines if lines is not None else []).append
+    return PublishLoop(path, publisher, grace=30, repeat_penalty_s=60, clock=time.time, log=append)
 
 
 def test_an_offer_of_each_run(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_an_offer_of_each_run(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
-    kept = Kept()
+    publisher = RecordingPublisher()
 
     def wait(_: float) -> bool:
         journal = tmp_path / "a" / "journal" / "launcher-L0-node0-7.jsonl"
@@ -72,37 +76,37 @@ def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None
             file.write('{"ev":"exit","t":1,"code":0}\n')
         return False
 
-    controller(tmp_path / "a", kept).run(30, wait)
-    assert kept.told == [{"a": True}, {"a": False}]
+    controller(tmp_path / "a", publisher).run(30, wait)
+    assert publisher.published == [{"a": True}, {"a": False}]
 
 
 def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
     write_active_run(tmp_path / "b")
-    kept = Kept()
+    publisher = RecordingPublisher()
     turns = iter([False, True])
 
     def wait(_: float) -> bool:
         shutil.rmtree(tmp_path / "b", ignore_errors=True)
         return next(turns)
 
-    controller(tmp_path, kept).run(30, wait)
-    assert kept.told == [{"a": True, "b": True}, {"a": True, "b": False}, {"a": False}]
+    controller(tmp_path, publisher).run(30, wait)
+    assert publisher.published == [{"a": True, "b": True}, {"a": True, "b": False}, {"a": False}]
 
 
 def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
-    kept, said = Kept(), list[str]()
-    kept.refuse = True
+    publisher, log = RecordingPublisher(), list[str]()
+    publisher.refuse = True
     turns = iter([False, False, True])
 
     def wait(_: float) -> bool:
-        kept.refuse = False if len(said) > 1 else kept.refuse
+        publisher.refuse = False if len(log) > 1 else publisher.refuse
         return next(turns)
 
-    controller(tmp_path / "a", kept, said).run(30, wait)
-    assert codes("\n".join(said)) == ["scheduler-sleeps", "price-not-withdrawn"]
-    assert all("the scheduler sleeps" in line for line in said)
+    controller(tmp_path / "a", publisher, log).run(30, wait)
+    assert codes("\n".join(log)) == ["scheduler-sleeps", "price-not-withdrawn"]
+    assert all("the scheduler sleeps" in line for line in log)
 
 
 def test_a_nudge_stays_within_its_limits_and_moves_in_steps() -> None:
@@ -152,43 +156,45 @@ def test_the_comment_of_a_job(
     price: EvictionCost | None,
     update: str | None,
 ) -> None:
-    asked = scontrol(tmp_path, comment=comment)
+    calls = scontrol(tmp_path, comment=comment)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    list(SlurmPublisher().publish([offer(price=price)]))
-    assert asked.read_text().splitlines() == [
+    list(SlurmPublisher().publish([run_cost(price=price)]))
+    assert calls.read_text().splitlines() == [
         "show job -o 7",
         *([f"update JobId=7 {update}"] if update else []),
     ]
 
 
 def test_runs_that_share_a_job_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = scontrol(tmp_path, comment="(null)")
+    calls = scontrol(tmp_path, comment="(null)")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    list(SlurmPublisher().publish([offer("a"), offer("b"), offer("c", None)]))
-    assert "Comment=headway:cost=11200,unsaved=600,accelerators=16," in asked.read_text()
-    assert asked.read_text().count("update") == 1
+    list(SlurmPublisher().publish([run_cost("a"), run_cost("b"), run_cost("c", None)]))
+    assert "Comment=headway:cost=11200,unsaved=600,accelerators=16," in calls.read_text()
+    assert calls.read_text().count("update") == 1
 
 
 def test_what_slurm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses = "slurm_update error: Access/permission denied"
-    asked = scontrol(tmp_path, comment="(null)", nice=2, refuses=refuses)
+    calls = scontrol(tmp_path, comment="(null)", nice=2, refuses=refuses)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SchedulerUpdateFailed, check=has_code("slurm-refused")) as error:
         list(
-            SlurmPublisher(adjustment=PriorityAdjustment(minimum=0, maximum=10)).publish([offer()])
+            SlurmPublisher(adjustment=PriorityAdjustment(minimum=0, maximum=10)).publish(
+                [run_cost()]
+            )
         )
     assert error.value.fields == {"job": "7", "reason": "Access/permission denied"}
-    assert asked.read_text().split()[-1] == "Nice=0"
+    assert calls.read_text().split()[-1] == "Nice=0"
     with pytest.raises(SchedulerUpdateFailed, check=has_code("job-not-found")):
-        list(SlurmPublisher("8").publish([offer()]))
-    assert list(SlurmPublisher("8").publish([offer(price=None)])) == []
+        list(SlurmPublisher("8").publish([run_cost()]))
+    assert list(SlurmPublisher("8").publish([run_cost(price=None)])) == []
     with pytest.raises(SchedulerUpdateFailed, check=has_code("run-not-in-job")):
-        list(SlurmPublisher().publish([offer(job=None)]))
+        list(SlurmPublisher().publish([run_cost(job=None)]))
     with pytest.raises(UsageError, check=has_code("job-id-invalid")):
         SlurmPublisher("7; rm")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, check=has_code("slurm-not-installed")):
-        list(SlurmPublisher().publish([offer()]))
+        list(SlurmPublisher().publish([run_cost()]))
 
 
 def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
@@ -207,8 +213,8 @@ def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
         done = subprocess.run(check, input="".join(lines), capture_output=True, text=True)
         assert done.returncode in (0, 3) and "error while linting" not in done.stderr
     assert main([*words, "--file", str(tmp_path / "costs.json")]) == 0
-    kept = json.loads((tmp_path / "costs.json").read_text())
-    assert [(one["run"], one["price"] is None) for one in kept["runs"]] == [
+    publisher = json.loads((tmp_path / "costs.json").read_text())
+    assert [(one["run"], one["price"] is None) for one in publisher["runs"]] == [
         ("a", False),
         ("b", True),
     ]
@@ -257,17 +263,17 @@ def test_a_job_of_ray_that_has_ended_has_no_price(tmp_path: Path) -> None:
         job = "/api/jobs/raysubmit_1"
         dashboard.things[job] = {"status": "RUNNING", "submission_id": "raysubmit_1"}
         ray = RayPublisher(Api(dashboard.url), "raysubmit_1", FilePublisher(path, page))
-        assert list(ray.publish([offer()])) == [] and path.read_text() == "night/raysubmit_1"
+        assert list(ray.publish([run_cost()])) == [] and path.read_text() == "night/raysubmit_1"
         dashboard.things[job]["status"] = "SUCCEEDED"
-        assert list(ray.publish([offer()])) == [] and path.read_text() == ""
+        assert list(ray.publish([run_cost()])) == [] and path.read_text() == ""
         with pytest.raises(SchedulerUpdateFailed, check=has_code("job-not-found")):
             list(
                 RayPublisher(Api(dashboard.url), "other", FilePublisher(path, page)).publish(
-                    [offer()]
+                    [run_cost()]
                 )
             )
         with pytest.raises(UsageError, check=has_code("several-runs")):
-            list(ray.publish([offer(), offer("day")]))
+            list(ray.publish([run_cost(), run_cost("day")]))
     with pytest.raises(UsageError, check=has_code("job-id-invalid")):
         RayPublisher(Api("http://x"), "../x", FilePublisher(path, page))
 

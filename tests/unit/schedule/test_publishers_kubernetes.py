@@ -41,25 +41,25 @@ PRICE = EvictionCost(accelerators=8, unsaved=600, save=20, recover=100, preempti
 
 @pytest.fixture
 def api_server() -> Iterator[RecordedServer]:
-    with recorded_server() as kept:
-        yield kept
+    with recorded_server() as recorded:
+        yield recorded
 
 
-def offer(price: EvictionCost | None = PRICE, at: float = 1_790_000_000.0) -> RunCost:
+def run_cost(price: EvictionCost | None = PRICE, at: float = 1_790_000_000.0) -> RunCost:
     return RunCost(run="night", host="trainer-0", job=None, at=at, price=price)
 
 
 def place(
-    kept: RecordedServer, waits: list[float] | None = None, **more: object
+    recorded: RecordedServer, waits: list[float] | None = None, **more: object
 ) -> KubernetesPublisher:
     slept = waits if waits is not None else []
-    api = Api(kept.url, lambda: "token-1", sleep=slept.append)
+    api = Api(recorded.url, lambda: "token-1", sleep=slept.append)
     return KubernetesPublisher(api, "train", **more)  # type: ignore[arg-type]
 
 
 def test_the_pod_of_the_launcher_is_annotated_and_cleaned(api_server: RecordedServer) -> None:
     there = place(api_server)
-    assert list(there.publish([offer()])) != []
+    assert list(there.publish([run_cost()])) != []
     assert api_server.annotations(POD) == {
         COST: "5600",
         UNSAVED: "600",
@@ -68,22 +68,22 @@ def test_the_pod_of_the_launcher_is_annotated_and_cleaned(api_server: RecordedSe
     }
     assert api_server.headers[-1]["Content-Type"] == "application/merge-patch+json"
     assert api_server.headers[-1]["Authorization"] == "Bearer token-1"
-    assert list(there.publish([offer()])) == [], "the same again changes nothing"
-    assert [method for method, _ in api_server.asked] == ["GET", "PATCH", "GET"]
-    list(there.publish([offer(None)]))
+    assert list(there.publish([run_cost()])) == [], "the same again changes nothing"
+    assert [method for method, _ in api_server.requests] == ["GET", "PATCH", "GET"]
+    list(there.publish([run_cost(None)]))
     assert api_server.annotations(POD) == {}
-    asked = len(api_server.asked)
-    assert list(there.publish([offer(None)])) == [] and len(api_server.asked) == asked
+    count = len(api_server.requests)
+    assert list(there.publish([run_cost(None)])) == [] and len(api_server.requests) == count
     del api_server.things[POD]
-    assert list(place(api_server).publish([offer(None)])) == [], "gone, and all of it with it"
+    assert list(place(api_server).publish([run_cost(None)])) == [], "gone, and all of it with it"
 
 
 def test_what_is_sent_is_what_was_sent_when_the_answers_were_recorded(
     api_server: RecordedServer,
 ) -> None:
     there = place(api_server)
-    list(there.publish([offer()]))
-    list(there.publish([offer(None)]))
+    list(there.publish([run_cost()]))
+    list(there.publish([run_cost(None)]))
     for name in ("pod annotated", "pod cleaned"):
         assert ANSWERS[name]["sent"] in api_server.bodies
     assert api_server.annotations(POD) == ANSWERS["pod cleaned"]["answer"]["metadata"].get(
@@ -94,14 +94,14 @@ def test_what_is_sent_is_what_was_sent_when_the_answers_were_recorded(
 def test_the_boost_of_the_workload_stays_within_its_limits(api_server: RecordedServer) -> None:
     adjustment = PriorityAdjustment(minimum=-5, maximum=50, full_loss_s=700)
     there = place(api_server, target="job/night", adjustment=adjustment)
-    list(there.publish([offer()]))
+    list(there.publish([run_cost()]))
     assert api_server.annotations(JOB)[COST] == "5600"
     assert api_server.annotations(WORKLOAD) == {BOOST: "50", OURS: "50"}
     cheap = EvictionCost(accelerators=8, unsaved=0, save=1, recover=0, preemptions=0, lost=0)
-    list(there.publish([offer(cheap)]))
+    list(there.publish([run_cost(cheap)]))
     assert api_server.annotations(WORKLOAD)[BOOST] == "-5"
     # Another controller, restarted, knows what was its own.
-    list(place(api_server, target="job/night", adjustment=adjustment).publish([offer(None)]))
+    list(place(api_server, target="job/night", adjustment=adjustment).publish([run_cost(None)]))
     assert api_server.annotations(WORKLOAD) == {}
 
 
@@ -111,7 +111,7 @@ def test_a_boost_of_somebody_else_is_left_alone(api_server: RecordedServer) -> N
         list(
             place(
                 api_server, target="job/night", adjustment=PriorityAdjustment(minimum=0, maximum=9)
-            ).publish([offer()])
+            ).publish([run_cost()])
         )
     assert api_server.annotations(WORKLOAD) == {BOOST: "7"}
 
@@ -119,14 +119,14 @@ def test_a_boost_of_somebody_else_is_left_alone(api_server: RecordedServer) -> N
 def test_without_kueue_or_a_workload(api_server: RecordedServer) -> None:
     adjustment = PriorityAdjustment(minimum=0, maximum=9)
     with pytest.raises(SchedulerUpdateFailed, check=has_code("workload-not-found")):
-        list(place(api_server, adjustment=adjustment).publish([offer()]))
-    list(place(api_server, workload="job-night-4f1c2", adjustment=adjustment).publish([offer()]))
+        list(place(api_server, adjustment=adjustment).publish([run_cost()]))
+    list(place(api_server, workload="job-night-4f1c2", adjustment=adjustment).publish([run_cost()]))
     assert api_server.annotations(WORKLOAD)[BOOST] == "2"
     with pytest.raises(SchedulerUpdateFailed, check=has_code("workload-not-found")):
-        list(place(api_server, workload="other", adjustment=adjustment).publish([offer()]))
+        list(place(api_server, workload="other", adjustment=adjustment).publish([run_cost()]))
     del api_server.things[GROUP]
     with pytest.raises(SchedulerUpdateFailed, check=has_code("kueue-not-found")):
-        list(place(api_server, adjustment=adjustment).publish([offer()]))
+        list(place(api_server, adjustment=adjustment).publish([run_cost()]))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_passes_is_tried_again(
 ) -> None:
     api_server.refusals = list(refusals)
     waits: list[float] = []
-    list(place(api_server, waits).publish([offer()]))
+    list(place(api_server, waits).publish([run_cost()]))
     assert waits == waited
     assert api_server.annotations(POD)[COST] == "5600"
 
@@ -168,7 +168,7 @@ def test_what_does_not_pass_is_one_sentence(
 ) -> None:
     api_server.refusals = list(refusals)
     with pytest.raises(SchedulerUpdateFailed, check=has_code(code)) as error:
-        list(place(api_server).publish([offer()]))
+        list(place(api_server).publish([run_cost()]))
     assert error.value.fields["status"] == status
     assert reason is None or error.value.fields["reason"] == reason
     assert not api_server.refusals
@@ -177,7 +177,7 @@ def test_what_does_not_pass_is_one_sentence(
 def test_what_others_change_again_and_again_is_left(api_server: RecordedServer) -> None:
     api_server.refusals = [None, 409] * 4
     with pytest.raises(SchedulerUpdateFailed, check=has_code("kubernetes-conflict")):
-        list(place(api_server).publish([offer()]))
+        list(place(api_server).publish([run_cost()]))
     assert not api_server.refusals
 
 
@@ -186,7 +186,7 @@ def test_one_that_is_refused_holds_up_no_other(api_server: RecordedServer) -> No
     with pytest.raises(
         SchedulerUpdateFailed, check=has_code("kubernetes-object-not-found")
     ) as error:
-        list(place(api_server).publish([other, offer()]))
+        list(place(api_server).publish([other, run_cost()]))
     assert error.value.fields["name"] == "no-such-pod"
     assert api_server.annotations(POD)[COST] == "5600"
 
@@ -194,7 +194,7 @@ def test_one_that_is_refused_holds_up_no_other(api_server: RecordedServer) -> No
 def test_a_launcher_that_runs_in_no_pod(api_server: RecordedServer) -> None:
     other = RunCost(run="gone", host="my_host", job=None, at=0.0, price=PRICE)
     with pytest.raises(SchedulerUpdateFailed, check=has_code("run-not-in-pod")):
-        list(place(api_server).publish([other, offer()]))
+        list(place(api_server).publish([other, run_cost()]))
     assert api_server.annotations(POD)[COST] == "5600"
 
 
@@ -234,7 +234,7 @@ def test_by_the_command_line(
     words = ["schedule", "publish-cost", str(tmp_path), "--to", "kubernetes", "--once"]
     words += ["--api", api_server.url, "--namespace", "train", "--object", "job/night"]
     assert main([*words, "--nudge-max", "20", "--dry-run"]) == 0
-    assert JOB in capsys.readouterr().out and not api_server.asked
+    assert JOB in capsys.readouterr().out and not api_server.requests
     assert main(words) == 0
     assert int(api_server.annotations(JOB)[COST]) > 0
     assert "Authorization" not in api_server.headers[0]

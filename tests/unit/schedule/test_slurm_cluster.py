@@ -13,24 +13,24 @@ from tests.unit.schedule.recorded_slurm import FOLDER, RecordedSlurm
 
 
 def test_jobs_nodes_and_qos_as_recorded() -> None:
-    found = cluster.read_cluster(RecordedSlurm())
-    assert [(job.number, job.account, job.qos, job.gpus) for job in found.running()] == [
+    state = cluster.read_cluster(RecordedSlurm())
+    assert [(job.number, job.account, job.qos, job.gpus) for job in state.running()] == [
         (1, "ads", "low", 1),
         (2, "ads", "low", 1),
         (3, "feed", "low", 2),
     ]
-    assert [job.placement for job in found.running()] == [
+    assert [job.placement for job in state.running()] == [
         (("gpu01", 1),),
         (("gpu01", 1),),
         (("gpu01", 2),),
     ]
-    assert found.jobs_with_steps == {2}
-    (waiter,) = found.waiting()
+    assert state.jobs_with_steps == {2}
+    (waiter,) = state.waiting()
     assert (waiter.number, waiter.qos, waiter.gpus, waiter.nodes) == (4, "high", 1, 1)
     assert waiter.requeues and waiter.placement == ()
-    assert found.nodes == (cluster.SlurmNode(name="gpu01", partitions=("train",), gpus=0, cpus=5),)
-    assert found.qos["high"].preempts == ("low",)
-    assert found.qos["low"] == cluster.Qos(preempts=(), exempt="7-00:00:00")
+    assert state.nodes == (cluster.SlurmNode(name="gpu01", partitions=("train",), gpus=0, cpus=5),)
+    assert state.qos["high"].preempts == ("low",)
+    assert state.qos["low"] == cluster.Qos(preempts=(), exempt="7-00:00:00")
 
 
 def test_a_job_that_only_its_quota_keeps_is_not_one_that_lacks_room() -> None:
@@ -57,8 +57,8 @@ def test_typed_accelerators_on_several_nodes() -> None:
     slurm = RecordedSlurm()
     detail = ["gpu:a100:2(IDX:0-1)", "gpu:a100:1(IDX:0),gpu:h200:1(IDX:3)", "gpu:1g.5gb:3"]
     slurm.becomes(3, gres_detail=detail, nodes="a1,rack[2]n[10-11]")
-    found = cluster.read_cluster(slurm)
-    job = found.job(3)
+    state = cluster.read_cluster(slurm)
+    job = state.job(3)
     assert job is not None and job.placement == (("a1", 2), ("rack2n10", 2), ("rack2n11", 3))
     assert slurm.done == [], "no process for each job"
 

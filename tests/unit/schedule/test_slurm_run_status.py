@@ -12,23 +12,23 @@ from headway.schedule.slurm.controller import RunIndex, read_run_status
 from headway.testing import EPOCH, FakeRun
 from tests.unit.schedule.recorded_slurm import RecordedSlurm
 
-SEEN = cluster.read_cluster(RecordedSlurm())
+STATE = cluster.read_cluster(RecordedSlurm())
 
 
 def job(number: int, folder: Path) -> cluster.SlurmJob:
-    found = SEEN.job(number)
-    assert found is not None
-    return replace(found, folder=str(folder))
+    known = STATE.job(number)
+    assert known is not None
+    return replace(known, folder=str(folder))
 
 
 def run(folder: Path, number: int) -> Path:
     """One that trains for 55 s and has saved at 40 s what was there 8 s before."""
-    made = FakeRun()
-    made.launcher(begin=0, scheduler_job=str(number))
-    rank = made.process(begin=1)
+    fake = FakeRun()
+    fake.launcher(begin=0, scheduler_job=str(number))
+    rank = fake.process(begin=1)
     rank.train(first=1, count=100, start=5, each=0.5)
     rank.event("checkpoint", 40, level="disk", step=60, durable_s=8.0, bytes=10)
-    return made.write(folder)
+    return fake.write(folder)
 
 
 def test_where_the_job_was_submitted(tmp_path: Path) -> None:
@@ -54,22 +54,22 @@ def test_a_comment_cannot_claim_the_run_of_another_job(tmp_path: Path) -> None:
 
 
 def test_what_a_run_says(tmp_path: Path) -> None:
-    told = read_run_status(run(tmp_path / "r", 1))
-    assert told is not None
-    assert told.unsaved == pytest.approx(55 - 32)
-    assert told.saved_at == pytest.approx(EPOCH + 32)
-    assert (told.save, told.preemptions, told.outcome) == (8.0, 0, "running")
+    status = read_run_status(run(tmp_path / "r", 1))
+    assert status is not None
+    assert status.unsaved == pytest.approx(55 - 32)
+    assert status.saved_at == pytest.approx(EPOCH + 32)
+    assert (status.save, status.preemptions, status.outcome) == (8.0, 0, "running")
 
 
 def test_a_run_that_saves_by_hand_hears_no_signal(tmp_path: Path) -> None:
-    made = FakeRun()
-    made.launcher(begin=0)
-    rank = made.process(begin=1)
+    fake = FakeRun()
+    fake.launcher(begin=0)
+    rank = fake.process(begin=1)
     rank.train(first=1, count=100, start=5, each=0.5)
     rank.span("checkpoint_save", 55, 57, step=100, path="a.pt")
     rank.train(first=101, count=10, start=57, each=0.5)
-    told = read_run_status(made.write(tmp_path / "r"))
-    assert told is not None and told.save is None and told.saved_at is not None
+    status = read_run_status(fake.write(tmp_path / "r"))
+    assert status is not None and status.save is None and status.saved_at is not None
 
 
 def test_a_folder_that_is_no_run_says_nothing(tmp_path: Path) -> None:

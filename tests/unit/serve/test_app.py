@@ -146,9 +146,9 @@ def test_static_files_are_kept_for_ever_and_packed(client: TestClient) -> None:
 
 
 def test_choices(client: TestClient) -> None:
-    found = client.get("/data/choices").json()
-    assert sorted(found["choices"]["team"]) == ["<b>search</b>", "ads"]
-    assert found["about"]["runs"] == 12
+    content = client.get("/data/choices").json()
+    assert sorted(content["choices"]["team"]) == ["<b>search</b>", "ads"]
+    assert content["about"]["runs"] == 12
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreCach
     monkeypatch.setattr(room, "VERSION_CHECK_S", -1.0)  # it looks each time
     store = Store(str(tmp_path / "store"))
     store.write(run_rows("a" * 12))
-    made = StoreCache(store)
-    yield made
-    made.close()
+    calls = StoreCache(store)
+    yield calls
+    calls.close()
 
 
 def runs(tables: Any) -> Any:
@@ -34,30 +34,30 @@ def runs(tables: Any) -> Any:
 
 
 def test_answers_are_kept_until_the_store_changes(cache: StoreCache) -> None:
-    made = []
+    calls = []
 
     def make() -> int:
-        made.append(1)
+        calls.append(1)
         return len(cache.rows(runs))
 
     assert [cache.get_or_compute("runs", make) for _ in range(3)] == [1, 1, 1]
-    assert len(made) == 1
+    assert len(calls) == 1
     cache.store.write(run_rows("b" * 12))
     assert [cache.get_or_compute("runs", make) for _ in range(3)] == [2, 2, 2]
-    assert len(made) == 2
+    assert len(calls) == 2
 
 
 def test_many_who_ask_the_same_wait_for_one_answer(cache: StoreCache) -> None:
-    begun, go, made, found = threading.Event(), threading.Event(), [], []
+    begun, go, calls, results = threading.Event(), threading.Event(), [], []
 
     def make() -> str:
-        made.append(1)
+        calls.append(1)
         begun.set()
         go.wait(30)
         return "answer"
 
     asking = [
-        threading.Thread(target=lambda: found.append(cache.get_or_compute("slow", make)))
+        threading.Thread(target=lambda: results.append(cache.get_or_compute("slow", make)))
         for _ in range(4)
     ]
     for thread in asking:
@@ -66,25 +66,25 @@ def test_many_who_ask_the_same_wait_for_one_answer(cache: StoreCache) -> None:
     go.set()
     for thread in asking:
         thread.join(30)
-    assert (found, made) == (["answer"] * 4, [1])
+    assert (results, calls) == (["answer"] * 4, [1])
 
 
 def test_a_slow_question_holds_up_no_others(cache: StoreCache) -> None:
-    begun, go, found = threading.Event(), threading.Event(), []
+    begun, go, results = threading.Event(), threading.Event(), []
 
     def slow(tables: Any) -> Any:
         begun.set()
         assert go.wait(30)
         return runs(tables)
 
-    thread = threading.Thread(target=lambda: found.extend(cache.rows(slow)))
+    thread = threading.Thread(target=lambda: results.extend(cache.rows(slow)))
     thread.start()
     assert begun.wait(30)
     assert cache.rows(runs) == [{"run_id": "a" * 12}]
-    assert not found
+    assert not results
     go.set()
     thread.join(30)
-    assert found == [{"run_id": "a" * 12}]
+    assert results == [{"run_id": "a" * 12}]
 
 
 def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(
@@ -115,10 +115,10 @@ def test_what_failed_is_tried_again(cache: StoreCache) -> None:
 
 
 def test_the_number_of_answers_is_bounded(cache: StoreCache) -> None:
-    made = []
+    calls = []
     for number in (*range(room.MAX_ANSWERS + 10), room.MAX_ANSWERS, 5):
-        cache.get_or_compute(number, lambda number=number: made.append(number))
-    assert made == [*range(room.MAX_ANSWERS + 10), 5]
+        cache.get_or_compute(number, lambda number=number: calls.append(number))
+    assert calls == [*range(room.MAX_ANSWERS + 10), 5]
 
 
 def test_a_compaction_that_deletes_files_is_survived(

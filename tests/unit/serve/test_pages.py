@@ -26,8 +26,8 @@ HOURS = sum(2 * SIZES[n] * (3600 if n in LOSERS else 3400) / 3600 for n in range
 TRAINED = sum(2 * size * 3000 / 3600 for size in SIZES)
 
 
-def told(source: Source, name: str, **given: str) -> dict[str, Any]:
-    return PANELS[name].load(source, PageQuery.parse(given))
+def panel_data(source: Source, name: str, **parameters: str) -> dict[str, Any]:
+    return PANELS[name].load(source, PageQuery.parse(parameters))
 
 
 def column(payload: dict[str, Any], key: str) -> list[Any]:
@@ -44,13 +44,13 @@ def card(payload: dict[str, Any], label: str) -> Any:
 def test_every_panel_answers(client: TestClient, name: str, query: str) -> None:
     answer = client.get(f"/data/{name}{query}")
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert {"cards", "rows", "wait", "none"} & found.keys()
-    for row in found.get("rows", ()):
-        assert len(row) == len(found["columns"])
-    plot = found.get("plot")
+    content = answer.json()
+    assert {"cards", "rows", "wait", "none"} & content.keys()
+    for row in content.get("rows", ()):
+        assert len(row) == len(content["columns"])
+    plot = content.get("plot")
     if plot:
-        keys = {one["key"] for one in found["columns"]}
+        keys = {one["key"] for one in content["columns"]}
         assert {plot["x"], *plot.get("lines", ()), *plot.get("parts", ())} <= keys
 
 
@@ -64,81 +64,81 @@ def test_every_panel_of_a_run_answers(client: TestClient, panel: Any) -> None:
 
 
 def test_the_headline_adds_up(source: Source) -> None:
-    found = told(source, "headline")
-    assert card(found, "Accelerator-hours") == pytest.approx(HOURS, abs=0.01)
-    assert card(found, "ETT") == pytest.approx(100 * TRAINED / HOURS, abs=0.01)
-    assert card(found, "Lost") == pytest.approx(HOURS - TRAINED, abs=0.01)
+    content = panel_data(source, "headline")
+    assert card(content, "Accelerator-hours") == pytest.approx(HOURS, abs=0.01)
+    assert card(content, "ETT") == pytest.approx(100 * TRAINED / HOURS, abs=0.01)
+    assert card(content, "Lost") == pytest.approx(HOURS - TRAINED, abs=0.01)
     unsaved = sum(2 * SIZES[n] * 200 / 3600 for n in LOSERS)
-    assert card(found, "Unsaved") == pytest.approx(unsaved, abs=0.01)
+    assert card(content, "Unsaved") == pytest.approx(unsaved, abs=0.01)
 
 
 def test_the_buckets_are_a_pareto(source: Source) -> None:
-    found = told(source, "lost-by-bucket")
-    hours = column(found, "accelerator_hours")
-    assert column(found, "leaf")[0] == "start.pt2_compile"
+    content = panel_data(source, "lost-by-bucket")
+    hours = column(content, "accelerator_hours")
+    assert column(content, "leaf")[0] == "start.pt2_compile"
     assert hours == sorted(hours, reverse=True)
     assert sum(hours) == pytest.approx(HOURS - TRAINED, abs=0.01)
-    assert column(found, "cumulative")[-1] == 100.0
+    assert column(content, "cumulative")[-1] == 100.0
 
 
 def test_filters_and_slices(source: Source) -> None:
-    whole, part = told(source, "headline"), told(source, "headline", team="ads")
+    whole, part = panel_data(source, "headline"), panel_data(source, "headline", team="ads")
     assert card(part, "Accelerator-hours") < card(whole, "Accelerator-hours")
-    split = told(source, "ett", by="team", since="7d")
+    split = panel_data(source, "ett", by="team", since="7d")
     assert set(column(split, "team")) == {"ads", "<b>search</b>"}
     assert split["plot"]["split"] == "team"
 
 
 def test_stages_sum_to_the_time_to_start(source: Source) -> None:
-    found = told(source, "start-stages")
+    content = panel_data(source, "start-stages")
     # Two hours of each run have the stages again: the mean is of both.
-    assert dict(found["rows"]) == {"start.hardware_setup": 120.0, "start.pt2_compile": 600.0}
-    releases = told(source, "start-releases")
+    assert dict(content["rows"]) == {"start.hardware_setup": 120.0, "start.pt2_compile": 600.0}
+    releases = panel_data(source, "start-releases")
     assert column(releases, "torch") == ["2.13.0", "2.14.0"]
     assert column(releases, "start.pt2_compile") == [600.0, 600.0]
-    weekly = told(source, "start-releases", release="week")
+    weekly = panel_data(source, "start-releases", release="week")
     assert column(weekly, "week") == ["2026-11-02T00:00:00", "2026-11-09T00:00:00"]
 
 
 def test_the_ledger_of_preemptions(source: Source) -> None:
-    found = told(source, "preempted-ledger")
-    assert column(found, "run_id") == ["run000000009", "run000000006", "run000000003"]
+    content = panel_data(source, "preempted-ledger")
+    assert column(content, "run_id") == ["run000000009", "run000000006", "run000000003"]
     prices = [SIZES[n] * 290 / 3600 for n in (9, 6, 3)]
-    assert column(found, "accelerator_hours") == pytest.approx(prices, abs=1e-4)
-    assert found["paging"] == {"page": 1, "rows": 50, "of": 3}
-    assert told(source, "preempted-ledger", page="2")["rows"] == []
+    assert column(content, "accelerator_hours") == pytest.approx(prices, abs=1e-4)
+    assert content["paging"] == {"page": 1, "rows": 50, "of": 3}
+    assert panel_data(source, "preempted-ledger", page="2")["rows"] == []
 
 
 def test_the_list_of_runs(source: Source) -> None:
-    found = told(source, "runs", sort="accelerator_hours")
-    assert found["paging"]["of"] == RUNS
-    hours = column(found, "accelerator_hours")
+    content = panel_data(source, "runs", sort="accelerator_hours")
+    assert content["paging"]["of"] == RUNS
+    hours = column(content, "accelerator_hours")
     assert hours == sorted(hours, reverse=True)
-    assert column(told(source, "runs", q="NIGHT-1"), "run") == ["night-11", "night-10"]
-    assert column(told(source, "runs", q="script"), "run") == [EVIL]
-    assert told(source, "runs", q="100%_no")["rows"] == []
-    assert len(told(source, "runs", category="preemption")["rows"]) == 3
-    assert column(told(source, "runs", host="node-3"), "run_id") == ["run000000003"]
-    assert column(told(source, "runs", outcome="running"), "run") == ["night-11"]
+    assert column(panel_data(source, "runs", q="NIGHT-1"), "run") == ["night-11", "night-10"]
+    assert column(panel_data(source, "runs", q="script"), "run") == [EVIL]
+    assert panel_data(source, "runs", q="100%_no")["rows"] == []
+    assert len(panel_data(source, "runs", category="preemption")["rows"]) == 3
+    assert column(panel_data(source, "runs", host="node-3"), "run_id") == ["run000000003"]
+    assert column(panel_data(source, "runs", outcome="running"), "run") == ["night-11"]
 
 
 def test_nodes_and_categories(source: Source) -> None:
-    found = told(source, "failures-nodes")
-    assert set(zip(column(found, "host"), column(found, "category"), strict=True)) == {
+    content = panel_data(source, "failures-nodes")
+    assert set(zip(column(content, "host"), column(content, "category"), strict=True)) == {
         ("node-0", EVIL),
         *((f"node-{n}", "preemption") for n in (3, 6, 9)),
     }
-    assert found["links"]["parameters"] == {"category": "category", "host": "host"}
+    assert content["links"]["parameters"] == {"category": "category", "host": "host"}
 
 
 def test_a_run_that_goes_on_says_so(source: Source) -> None:
-    found = told(source, "run-headline", run_id="run000000011")
-    assert (found["running"], found["state"]) == (True, "running")
-    assert told(source, "run-headline", run_id="run000000001")["title"] == EVIL
+    content = panel_data(source, "run-headline", run_id="run000000011")
+    assert (content["running"], content["state"]) == (True, "running")
+    assert panel_data(source, "run-headline", run_id="run000000001")["title"] == EVIL
 
 
 def test_alerts_are_read_from_the_store(source: Source) -> None:
-    assert told(source, "alerts").keys() == {"none"}
+    assert panel_data(source, "alerts").keys() == {"none"}
     place = source.store_cache.store.files
     raised = [
         {"state": "resolved", "rule": "old", "since": "2026-11-01T00:00:00"},
@@ -147,11 +147,11 @@ def test_alerts_are_read_from_the_store(source: Source) -> None:
     ]
     place.put("alerts.json", json.dumps({"alerts": raised}).encode())
     try:
-        found = told(source, "alerts")
-        assert column(found, "rule") == ["new", "old"]
-        assert column(found, "text") == [EVIL, None]
+        content = panel_data(source, "alerts")
+        assert column(content, "rule") == ["new", "old"]
+        assert column(content, "text") == [EVIL, None]
         place.put("alerts.json", b"torn")
-        assert told(source, "alerts").keys() == {"none"}
+        assert panel_data(source, "alerts").keys() == {"none"}
     finally:
         place.delete("alerts.json")
 
@@ -159,10 +159,10 @@ def test_alerts_are_read_from_the_store(source: Source) -> None:
 def test_what_takes_long_is_waited_for(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("alerts-changes", "alerts-running", "failures-lemons")
     for name in names:
-        assert told(source, name)["rows"] == [] and told(source, name)["empty"]
+        assert panel_data(source, name)["rows"] == [] and panel_data(source, name)["empty"]
     monkeypatch.setattr(source, "regressions", lambda: None)
     for name in names:
-        assert told(source, name).keys() == {"wait"}
+        assert panel_data(source, name).keys() == {"wait"}
 
 
 CHANGE = {
@@ -181,13 +181,13 @@ CHANGE = {
 def test_changes_are_those_that_the_page_is_about(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = {"regressions": [CHANGE], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
-    monkeypatch.setattr(source, "regressions", lambda: seen)
-    rows = told(source, "alerts-changes", team="ads")["rows"]
+    result = {"regressions": [CHANGE], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
+    monkeypatch.setattr(source, "regressions", lambda: result)
+    rows = panel_data(source, "alerts-changes", team="ads")["rows"]
     told_there = ["2026-11-11T00:00:00", "ads/dlrm", "start.pt2_compile", 2.345]
     assert rows == [[*told_there, "90.0 to 88.0 %", 100.0, 1.0, f"torch: 2.13.0 to {EVIL}"]]
-    for given in ({"team": "search"}, {"since": "1d"}, {"until": "2026-11-05"}):
-        assert told(source, "alerts-changes", **given)["rows"] == []
+    for parameters in ({"team": "search"}, {"since": "1d"}, {"until": "2026-11-05"}):
+        assert panel_data(source, "alerts-changes", **parameters)["rows"] == []
     assert alerts.change_marks(source, PageQuery())["marks"] == [
         {
             "at": "2026-11-11T00:00:00",
@@ -202,9 +202,9 @@ def test_running_jobs_are_told_with_what_is_wrong(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarm = Alarm("one", ("ads", "dlrm"), "pace", 31, 0.94, 0.66)
-    seen = {"running": [asdict(alarm) | {"words": alarm.words}]}
-    monkeypatch.setattr(source, "regressions", lambda: seen)
-    (row,) = told(source, "alerts-running")["rows"]
+    result = {"running": [asdict(alarm) | {"words": alarm.words}]}
+    monkeypatch.setattr(source, "regressions", lambda: result)
+    (row,) = panel_data(source, "alerts-running")["rows"]
     assert row == ["one", "ads/dlrm", alarm.words, 31, "one"]
 
 

@@ -28,7 +28,7 @@ def test_ages_count_back_from_the_newest_of_the_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "period"),
+    ("parameters", "period"),
     [
         ({"since": "1d"}, "hour"),
         ({}, "day"),
@@ -36,12 +36,12 @@ def test_ages_count_back_from_the_newest_of_the_store() -> None:
         ({"since": "7d", "by": "team"}, "day"),
     ],
 )
-def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -> None:
-    assert PageQuery.parse(given).period(ABOUT) == period
+def test_a_chart_has_some_dozens_of_points(parameters: dict[str, str], period: str) -> None:
+    assert PageQuery.parse(parameters).period(ABOUT) == period
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("parameters", "code"),
     [
         ({"by": "password"}, "split-unknown"),
         ({"since": "yesterday"}, "time-invalid"),
@@ -53,9 +53,9 @@ def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -
         ({"team": "x" * 201}, "value-too-long"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(given: dict[str, str], code: str) -> None:
+def test_what_cannot_be_is_one_sentence(parameters: dict[str, str], code: str) -> None:
     with pytest.raises(BadQuery, check=has_code(code)):
-        PageQuery.parse(given)
+        PageQuery.parse(parameters)
 
 
 def test_pages_are_numbers_from_1_on() -> None:

@@ -126,8 +126,8 @@ def test_the_token_is_posted_for_a_cookie(locked: TestClient) -> None:
     assert locked.get("/data/choices").status_code == 200
     locked.cookies.clear()
     assert locked.get("/data/choices").status_code == 401
-    given = locked.get("/data/choices", headers={"Authorization": f"Bearer {TOKEN}"})
-    assert given.status_code == 200
+    answer_ = locked.get("/data/choices", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer_.status_code == 200
 
 
 @pytest.mark.parametrize(

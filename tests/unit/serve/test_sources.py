@@ -38,21 +38,21 @@ def test_a_report_that_takes_long_holds_up_no_other(
         return f"the report of {ledger.run}"
 
     monkeypatch.setattr(sources, "page", page)
-    found = RunFolders([roots])
+    folders = RunFolders([roots])
     one, two = (sources._run_id(roots / name) for name in ("one", "two"))
     texts: list[str | None] = []
-    thread = threading.Thread(target=lambda: texts.append(found.report(one)))
+    thread = threading.Thread(target=lambda: texts.append(folders.report(one)))
     thread.start()
     assert begun.wait(30)
-    assert found.report(two) == "the report of two" and not texts
+    assert folders.report(two) == "the report of two" and not texts
     go.set()
     thread.join(30)
     assert texts == ["the report of one"]
 
 
 def test_a_folder_that_was_removed_has_no_report(roots: Path) -> None:
-    found = RunFolders([roots])
+    folders = RunFolders([roots])
     name = sources._run_id(roots / "one")
-    assert found.find(name) == roots / "one"
+    assert folders.find(name) == roots / "one"
     shutil.rmtree(roots / "one")
-    assert found.report(name) is None
+    assert folders.report(name) is None

@@ -167,5 +167,11 @@ def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:
 
 
 def _recompile_causes(ledger: Ledger, attempt: int) -> list[Cause]:
-    again = [one for one in ledger.compiles if one.recompile and not one.missed_precompile]
-    return list(recompile_causes([one for one in again if one.attempt == attempt]))
+    recompiles = [
+        compile_
+        for compile_ in ledger.compiles
+        if compile_.recompile and not compile_.missed_precompile
+    ]
+    return list(
+        recompile_causes([compile_ for compile_ in recompiles if compile_.attempt == attempt])
+    )
