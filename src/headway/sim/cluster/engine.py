@@ -255,7 +255,8 @@ class Engine:
             raise UsageError(
                 f"the policy {type(self.policy).__name__} evicts jobs "
                 f"{', '.join(str(job.number) for job in victims)} for job {waiter.number}, which "
-                f"{'breaks a quota' if placement else 'starts nothing'}; select victims with `select_victims`",
+                f"{'breaks a quota' if placement else 'starts nothing'}; "
+                "use `select_victims`",
                 code="policy-choice-invalid",
                 breaks_quota=bool(placement),
             )
