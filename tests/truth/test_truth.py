@@ -12,6 +12,13 @@ from headway.ledger.build import build_ledger
 from headway.ledger.model import Ledger
 from headway.testing import FakeRun
 from headway.units import NS
+from tests.truth import (  # noqa: F401  (they register themselves)
+    definitions,
+    edge_cases,
+    interruptions,
+    loops,
+    starts,
+)
 from tests.truth.scenarios import SCENARIOS, Scenario, Truth
 from tests.truth.timelines import TIMELINES, journals
 
