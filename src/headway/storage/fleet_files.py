@@ -14,7 +14,7 @@ from headway.storage import remote
 
 
 class FileEntry(NamedTuple):
-    """One object: its name, size and time of change."""
+    """An object with its size in bytes and its modification time."""
 
     name: str
     size: int
@@ -22,44 +22,44 @@ class FileEntry(NamedTuple):
 
 
 class FleetFiles(Protocol):
-    """Objects that are written whole or not at all, and are durable once written."""
+    """Objects that are written atomically and are durable once written."""
 
     url: str
 
     def put(self, name: str, content: bytes, *, private: bool = False) -> None:
-        """Make an object, or replace it; a private one only its owner can read, where that is."""
+        """Create or replace an object; where supported, only the owner can read a private one."""
 
     def get(self, name: str) -> bytes:
-        """The content of an object; FileNotFoundError if there is none."""
+        """The content of an object; FileNotFoundError if it does not exist."""
 
     def open(self, name: str) -> IO[bytes]:
-        """An object to read from, piece by piece."""
+        """Open an object for reading."""
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
+        """Delete an object if it exists."""
 
     def entries(self, prefix: str) -> Iterator[FileEntry]:
-        """Each object below a name, in any order."""
+        """The objects below a prefix, in any order."""
 
     def path(self, name: str) -> str:
-        """What a person calls an object."""
+        """The path or URL of an object, for messages."""
 
     def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
-        """Objects as files of this machine: copied into the folder, unless they are such files."""
+        """Local paths of objects; remote ones are downloaded into the folder."""
 
     def is_empty(self) -> bool:
-        """Whether there is no object of any kind."""
+        """Whether there are no objects."""
 
 
 def open_fleet_files(url: str) -> FleetFiles:
-    """The place that a path or URL names."""
+    """Open a folder or a URL."""
     if "://" in url and not url.startswith("file://"):
         return RemoteFleetFiles(url)
     return LocalFleetFiles(Path(url.removeprefix("file://")))
 
 
 class LocalFleetFiles:
-    """A folder of this machine, or one that is mounted."""
+    """Files in a local or mounted folder."""
 
     def __init__(self, root: Path) -> None:
         self.url = str(root)
@@ -68,7 +68,7 @@ class LocalFleetFiles:
             raise UsageError(f"{root} is a file; a store is a folder or a URL", code="not-a-store")
 
     def put(self, name: str, content: bytes, *, private: bool = False) -> None:
-        """Written aside, synced, renamed; and the folder that names it is synced too."""
+        """Write to a temporary file, sync and rename it, and sync its folder."""
         path = self._root / name
         self._make_folder(path.parent)
         temporary = path.with_name(f".{secrets.token_hex(8)}")
@@ -86,7 +86,7 @@ class LocalFleetFiles:
         _sync(path.parent)
 
     def _make_folder(self, folder: Path) -> None:
-        """The folders that are missing, each durable in the one above it."""
+        """Create missing folders, and sync the parent of each."""
         missing = []
         while not folder.exists():
             missing.append(folder)
@@ -96,19 +96,16 @@ class LocalFleetFiles:
             _sync(created.parent)
 
     def get(self, name: str) -> bytes:
-        """The content of an object; FileNotFoundError if there is none."""
         return (self._root / name).read_bytes()
 
     def open(self, name: str) -> IO[bytes]:
-        """An object to read from, piece by piece."""
         return (self._root / name).open("rb")
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
         (self._root / name).unlink(missing_ok=True)
 
     def entries(self, prefix: str) -> Iterator[FileEntry]:
-        """Each object below a name, those that are being written too: their names have a dot."""
+        """The objects below a prefix, including unfinished ones, whose names begin with a dot."""
         for folder, _, names in os.walk(self._root / prefix, onerror=_unless_gone):
             for name in names:
                 path = os.path.join(folder, name)
@@ -118,56 +115,50 @@ class LocalFleetFiles:
                     yield FileEntry(relative, status.st_size, status.st_mtime)
 
     def path(self, name: str) -> str:
-        """What a person calls an object."""
         return str(self._root / name)
 
     def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
-        """They are such files."""
+        """Local files need no download."""
         return [str(self._root / name) for name in names]
 
     def is_empty(self) -> bool:
-        """Whether the folder has no file; unfinished writes do not count."""
+        """Whether the folder has no files; unfinished writes do not count."""
         return not self._root.is_dir() or all(
             entry.name.startswith(".") for entry in self._root.iterdir()
         )
 
 
 class RemoteFleetFiles(remote.RemoteObjects):
-    """Anything that fsspec knows."""
+    """Files behind a URL of fsspec."""
 
     def put(self, name: str, content: bytes, *, private: bool = False) -> None:
-        """Make an object, or replace it; who can read it is for the bucket to say."""
+        """Create or replace an object. `private` is ignored: permissions belong to the bucket."""
         with _store_errors(self.url):
             super().put(name, content)
 
     def get(self, name: str, most: int | None = None) -> bytes:
-        """The content of an object; FileNotFoundError if there is none."""
         with _store_errors(self.url):
             return super().get(name, most)
 
     def open(self, name: str) -> IO[bytes]:
-        """An object to read from, piece by piece."""
         file: IO[bytes] = self._fs.open(f"{self._root}/{name}", "rb")
         return file
 
     def delete(self, name: str) -> None:
-        """Take it away; nothing happens if it is gone."""
         with _store_errors(self.url):
             super().delete(name)
 
     def entries(self, prefix: str) -> Iterator[FileEntry]:
-        """Each object below a name."""
         with _store_errors(self.url):
             entries = list(self.list_objects(prefix))
         yield from (FileEntry(*entry) for entry in entries)
 
     def path(self, name: str) -> str:
-        """What a person calls an object."""
         url: str = self._fs.unstrip_protocol(f"{self._root}/{name}")
         return url
 
     def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
-        """Copied, many at once where the file system can; what is there already stays."""
+        """Download the objects, concurrently if the file system can; existing files are kept."""
         paths = [str(folder / name.replace("/", "-")) for name in names]
         missing = [(n, p) for n, p in zip(names, paths, strict=True) if not os.path.exists(p)]
         if missing:
@@ -176,7 +167,6 @@ class RemoteFleetFiles(remote.RemoteObjects):
         return paths
 
     def is_empty(self) -> bool:
-        """Whether there is no object of any kind."""
         self._fs.invalidate_cache()
         try:
             with _store_errors(self.url):
@@ -187,7 +177,7 @@ class RemoteFleetFiles(remote.RemoteObjects):
 
 @contextlib.contextmanager
 def _store_errors(url: str) -> Iterator[None]:
-    """Whatever a remote file system raises, in one sentence; that nothing is there is no fault."""
+    """Convert errors of a remote file system to HeadwayError, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -200,13 +190,13 @@ def _store_errors(url: str) -> Iterator[None]:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A folder that cannot be listed is not one without files."""
+    """Raise errors of listing a folder, unless it no longer exists."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error
 
 
 def _sync(folder: Path) -> None:
-    """What was made or renamed in a folder is there after a power cut."""
+    """Make created and renamed entries of a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

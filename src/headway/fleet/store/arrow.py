@@ -22,14 +22,14 @@ SCHEMA_KEY = b"headway.schema"
 
 
 def require_packages(*packages: str) -> None:
-    """One sentence where one of the packages is not installed; none of them is imported."""
+    """Raise MissingExtra if a package is not installed, without importing any of them."""
     for name in packages:
         if importlib.util.find_spec(name) is None:
             raise MissingExtra(f"a store needs {name}", extra="fleet")
 
 
 def arrow_schema(table: Table) -> pyarrow.Schema:
-    """The schema of a table's files."""
+    """The Arrow schema of a table's files."""
     import pyarrow as pa
 
     kinds = {
@@ -46,7 +46,10 @@ def arrow_schema(table: Table) -> pyarrow.Schema:
 def to_arrow(
     table: Table, rows: Sequence[Mapping[str, Any]] | pyarrow.Table, version: str
 ) -> pyarrow.Table:
-    """The rows with that version; ValueError for a column that is unknown or must not be null."""
+    """Rows as an Arrow table with the write ID in `version`.
+
+    Raises RowsInvalid for an unknown column, or for a null in a required one.
+    """
     import pyarrow as pa
 
     schema = arrow_schema(table)
@@ -88,13 +91,13 @@ def _column(value: Any, kind: pyarrow.DataType) -> Any:
         return value.cast(kind)
     try:
         return pa.array(value, kind)
-    except UnicodeEncodeError:  # a command or a path may have bytes that are no text
+    except UnicodeEncodeError:  # a command or a path may contain bytes that are not valid text
         texts = (text.encode("utf-8", "replace").decode() if text else text for text in value)
         return pa.array(list(texts), kind)
 
 
 def split_by_day(table: Table, rows: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:
-    """The rows of each day."""
+    """Yield the rows of each day, with the day in ISO 8601."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -104,7 +107,7 @@ def split_by_day(table: Table, rows: pyarrow.Table) -> Iterator[tuple[str, pyarr
 
 
 def to_parquet(rows: pyarrow.Table) -> bytes:
-    """The bytes of a file."""
+    """The rows as the bytes of a Parquet file."""
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
@@ -113,12 +116,12 @@ def to_parquet(rows: pyarrow.Table) -> bytes:
 
 
 def attempt_keys(rows: pyarrow.Table) -> set[tuple[str, int]]:
-    """Which attempts they are of."""
+    """The pairs of run ID and attempt that have rows."""
     groups = rows.group_by(["run_id", "attempt"]).aggregate([])
     return set(zip(groups["run_id"].to_pylist(), groups["attempt"].to_pylist(), strict=True))
 
 
 def utc_datetime(seconds: float) -> datetime.datetime:
-    """Seconds since the epoch as the tables have them: UTC, without a zone."""
+    """Convert seconds since the epoch to UTC without a time zone, as in the tables."""
     epoch = datetime.datetime(1970, 1, 1)
     return epoch + datetime.timedelta(seconds=seconds)

@@ -19,23 +19,23 @@ from headway.fleet.store.parquet import LiveFiles, Store
 from headway.fleet.store.reader import TRIES, damaged_markers, find_damaged
 from headway.fleet.store.view import open_view
 
-GRACE_S = 3600.0  # how long a reader may be at work
-DEAD_S = 86400.0  # a file without a commit is a dead writer's; see store.WRITE_S
-GROWTH = 2  # a compacted stem is taken again when what is new has grown to half of it
+GRACE_S = 3600.0  # time for running queries to finish before replaced files are deleted
+DEAD_S = 86400.0  # files without a commit belong to a killed writer after this; see parquet.WRITE_S
+GROWTH = 2  # a compacted write is compacted again when new data reaches half its size
 
 
 class CompactionResult(NamedTuple):
-    """What was done."""
+    """The result of one compaction."""
 
-    replaced: int  # stems
-    files: int  # that took their place
+    replaced: int  # writes
+    files: int  # new files
     rows: int
-    deleted: int  # files that earlier rounds had replaced, or that dead writers left
+    deleted: int  # files that earlier compactions had replaced or that killed writers left behind
     notes: tuple[str, ...] = ()
 
 
 def compact(store: Store, *, grace_s: float = GRACE_S) -> CompactionResult:
-    """One round: clear up after the earlier ones, then merge what is small."""
+    """Delete replaced files of earlier compactions, then merge small files."""
     arrow.require_packages(*arrow.READ_PACKAGES)
     store.check()
     deleted = collect_garbage(store, grace_s)
@@ -54,14 +54,14 @@ def compact(store: Store, *, grace_s: float = GRACE_S) -> CompactionResult:
             if not retries or not newly_damaged:
                 raise
     notes = tuple(
-        with_code(f"left as it is: {reason}", code="file-damaged")
+        with_code(f"not compacted: {reason}", code="file-damaged")
         for reason in (*damaged.values(), *damaged_markers(store, live_files))
     )
     return CompactionResult(len(inputs) if files else 0, files, rows, deleted, notes)
 
 
 def _select_inputs(live_files: LiveFiles, damaged: Collection[str]) -> set[str]:
-    """All plain writes, and those settled compactions that are not much larger than them."""
+    """All plain writes, and finalized compactions that are not much larger than them."""
     sizes: dict[str, int] = {}
     for file in live_files.files:
         sizes[file.write_id] = sizes.get(file.write_id, 0) + file.size
@@ -84,7 +84,7 @@ def _select_inputs(live_files: LiveFiles, damaged: Collection[str]) -> set[str]:
 def _merge(
     store: Store, live_files: LiveFiles, damaged: Collection[str], inputs: set[str]
 ) -> tuple[int, int]:
-    """The rows of the chosen stems that count, one file for each table and day."""
+    """Write the live rows of the inputs, one file per table and day; return files and rows."""
     start = time.monotonic()
     write_id = f"c{round(time.time() * 1000):013d}-{secrets.token_hex(4)}"
     files = rows = 0
@@ -108,13 +108,14 @@ def _merge(
 
 
 def collect_garbage(store: Store, grace_s: float) -> int:
-    """Settle compactions and delete what they replace, and what dead writers left."""
+    """Finalize compactions, delete what they replace, and delete files of killed writers."""
     now = time.time()
     current = _finalize(store, now - grace_s)
     files = store.data_files()
     deleted = 0
-    undecided = set(current.damaged)  # what they replace is not known for sure, and they hide it
-    for write_id in sorted(current.finalized):  # in this order: one may replace an earlier one
+    undecided = set(current.damaged)  # what these replace is not certain
+    # in order of time: a compaction may replace an earlier one
+    for write_id in sorted(current.finalized):
         replaced = current.compactions[write_id]
         if write_id in undecided or replaced & undecided:
             undecided.add(write_id)
@@ -129,13 +130,13 @@ def collect_garbage(store: Store, grace_s: float) -> int:
                 store.files.delete(marker)
     live_ids = current.live_ids()
     for write_id in current.compactions.keys() - live_ids - current.finalized:
-        if current.missing(write_id):  # it lost, and can never count again
+        if current.missing(write_id):  # another compaction won, so this one can never become active
             store.files.delete(manifest.compaction_marker(write_id))
     return deleted + _delete(store, _orphans(store, now - DEAD_S))
 
 
 def _finalize(store: Store, before: float) -> manifest.Manifest:
-    """Those that were complete by then, and count, count from now on whatever comes."""
+    """Finalize the active compactions whose marker was written at or before `before`."""
     current = store.read_manifest()
     active = set(current.active_compactions())
     for entry in list(store.files.entries(manifest.COMPACTIONS)):
@@ -147,7 +148,7 @@ def _finalize(store: Store, before: float) -> manifest.Manifest:
 
 
 def _orphans(store: Store, before: float) -> list[str]:
-    """Old files of no write and no compaction, and what was never renamed."""
+    """Old files that belong to no write and no compaction, and temporary files."""
     current = store.read_manifest()
     known_ids = current.writes | current.compactions.keys() | current.damaged
     orphans = []

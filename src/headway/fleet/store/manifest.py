@@ -37,8 +37,6 @@ _FILE = re.compile(
 
 @dataclass(frozen=True)
 class DataFile:
-    """One Parquet file of a store."""
-
     name: str
     table: str
     day: str
@@ -49,15 +47,16 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is complete in a store."""
+    """The complete writes and compactions of a store."""
 
     writes: frozenset[str] = frozenset()
-    compactions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # and what it replaces
+    # and the IDs it replaces
+    compactions: Mapping[str, frozenset[str]] = field(default_factory=dict)
     finalized: frozenset[str] = frozenset()
     damaged: frozenset[str] = frozenset()  # compactions whose marker cannot be read
 
     def active_compactions(self) -> list[str]:
-        """The compactions that count."""
+        """The compactions whose files are read instead of those they replace."""
         superseded: set[str] = set()
         active = []
         for write_id in sorted(
@@ -71,17 +70,17 @@ class Manifest:
         return active
 
     def missing(self, write_id: str) -> frozenset[str]:
-        """What a compaction replaces and is not there."""
+        """IDs that a compaction replaces and that no longer exist."""
         return self.compactions[write_id] - self.writes - self.compactions.keys()
 
     def live_ids(self) -> frozenset[str]:
-        """The stems whose rows count."""
+        """The write IDs whose rows count."""
         active = self.active_compactions()
         replaced = frozenset[str]().union(*(self.compactions[write_id] for write_id in active))
         return (self.writes | frozenset(active)) - replaced
 
     def is_inconsistent(self) -> bool:
-        """Whether something was deleted while this was read: then it should be read again."""
+        """Whether files were deleted during the read, so that it must be repeated."""
         return any(
             self.missing(write_id)
             for write_id in self.compactions
@@ -90,39 +89,40 @@ class Manifest:
 
 
 def new_write_id(as_of: float | None = None) -> str:
-    """A name for a write; of two, the one that knows more of a run sorts last."""
+    """A new write ID; the write with the later `as_of` sorts last."""
     now = time.time()
     timestamp = now if as_of is None else as_of
     return f"{round(timestamp * 1000):013d}-{round(now * 1000):013d}-{secrets.token_hex(4)}"
 
 
 def file_name(table: str, day: str, write_id: str, schema: int) -> str:
-    """Where rows of a table lie."""
+    """The name of the file with the rows of a table and a day."""
     return f"{table}/day={day}/{write_id}.s{schema}.parquet"
 
 
 def commit_marker(write_id: str) -> str:
-    """The marker of a write."""
+    """The name of the commit marker of a write."""
     return f"{COMMITS}/{write_id}.json"
 
 
 def compaction_marker(write_id: str) -> str:
-    """The marker of a compaction."""
+    """The name of the marker of a compaction."""
     return f"{COMPACTIONS}/{write_id}.json"
 
 
 def to_marker(replaces: Iterable[str], schema: int) -> bytes:
-    """What the marker of a compaction says."""
+    """The content of the marker of a compaction."""
     names = sorted(replaces)
     return json.dumps({"schema": schema, "replaces": names, "check": _checksum(names)}).encode()
 
 
 def from_marker(content: bytes) -> frozenset[str] | None:
-    """What a compaction replaces; None where its marker is damaged."""
+    """The IDs that a compaction replaces; None if its marker is damaged."""
     try:
         data = json.loads(content)
         names = data["replaces"]
-        is_valid = data.get("check", _checksum(names)) == _checksum(names)  # older ones have none
+        # absent in older markers
+        is_valid = data.get("check", _checksum(names)) == _checksum(names)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return frozenset(names) if is_valid and isinstance(names, list) and names else None
@@ -133,12 +133,12 @@ def _checksum(names: list[str]) -> str:
 
 
 def finalized_marker(write_id: str) -> str:
-    """The marker of a compaction that can no longer lose."""
+    """The name of the marker of a finalized compaction."""
     return f"{COMPACTIONS}/{write_id}.settled"
 
 
 def parse_file_name(name: str, size: int) -> DataFile | None:
-    """The file that a name is of; None for what is none of ours."""
+    """Parse the name of a data file; None if it is not one."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -148,7 +148,7 @@ def parse_file_name(name: str, size: int) -> DataFile | None:
 
 
 def marker_ids(names: Iterable[str], suffix: str) -> frozenset[str]:
-    """The stems of the markers with that suffix."""
+    """The write IDs of the markers with this suffix."""
     return frozenset(
         name.rpartition("/")[2].removesuffix(suffix)
         for name in names

@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 Rows = Mapping[str, "Sequence[Mapping[str, Any]] | pyarrow.Table"]
 
-# A writer that took longer must not commit: what it has written may be taken for a dead one's.
+# A slower writer must not commit: its files may already count as those of a killed writer.
 WRITE_S = 3600.0
 
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The files of a store that counted at one moment."""
+    """The live files of a store at one moment."""
 
     files: tuple[DataFile, ...]
     manifest: Manifest
 
     def of(self, table: str) -> list[DataFile]:
-        """Those of one table."""
+        """The live files of one table."""
         return [file for file in self.files if file.table == table]
 
 
 class Store:
-    """A folder or a URL. Anybody may write to it and read from it at any time."""
+    """A store in a folder or behind a URL. Any number of processes may read and write at once."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.files = open_fleet_files(url)
-        self._checked = False  # to be a store
+        self._checked = False  # that it is a store
 
     def write(self, rows: Rows, *, as_of: float | None = None) -> str:
-        """Add rows by table name, all or none of them; the version that they have there.
+        """Write rows by table name, all or nothing, and return the write ID.
 
-        They are durable when this returns. Rows of an attempt that is there already take the
-        place of those; `as_of` is up to when they tell of it, in seconds since the epoch: of two
-        writes the one that knows more counts, or the later one where that is not said. Every
-        attempt that has rows must have one in `attempts`, and its run one in `runs`.
+        The rows are durable when this returns. `as_of` is the time up to which they describe their
+        attempts, in seconds since the epoch; by default, now. Of two writes of an attempt the one
+        with the later `as_of` counts. Every attempt that has rows needs a row in `attempts`, and
+        its run a row in `runs`.
         """
         arrow.require_packages(*arrow.WRITE_PACKAGES)
         start = time.monotonic()
@@ -77,7 +77,7 @@ class Store:
         return version
 
     def _create_if_empty(self) -> None:
-        """Make the place a store, unless it is something else."""
+        """Create the store, unless the folder contains something else."""
         if self._checked:
             return
         if not self.exists():
@@ -91,7 +91,6 @@ class Store:
         self._checked = True
 
     def exists(self) -> bool:
-        """Whether a store lies there."""
         try:
             self.files.get(manifest.STORE_MARKER)
         except (FileNotFoundError, NotADirectoryError):
@@ -99,7 +98,7 @@ class Store:
         return True
 
     def check(self) -> None:
-        """One sentence where there is no store to read."""
+        """Raise UsageError if there is no store."""
         if not self.exists():
             raise UsageError(
                 f"there is no store at {self.url}; "
@@ -109,12 +108,12 @@ class Store:
             )
 
     def read_manifest(self) -> Manifest:
-        """What is complete at this moment."""
+        """The manifest of this moment."""
         current = self._read_manifest()
         return self._read_manifest() if current.is_inconsistent() else current
 
     def _read_manifest(self) -> Manifest:
-        """Writes before compactions: what a compaction replaces is deleted only later."""
+        """Read writes before compactions: a compaction deletes what it replaces only later."""
         writes = manifest.marker_ids(
             (entry.name for entry in self.files.entries(manifest.COMMITS)), ".json"
         )
@@ -123,7 +122,8 @@ class Store:
         compactions: dict[str, frozenset[str]] = {}
         damaged = set()
         for write_id in manifest.marker_ids(names, ".json"):
-            with contextlib.suppress(FileNotFoundError):  # replaced by a larger one meanwhile
+            # replaced by a larger compaction meanwhile
+            with contextlib.suppress(FileNotFoundError):
                 replaces = manifest.from_marker(
                     self.files.get(manifest.compaction_marker(write_id))
                 )
@@ -140,7 +140,7 @@ class Store:
         return Manifest(writes, compactions, finalized & compactions.keys(), frozenset(damaged))
 
     def _replaced(self, write_id: str, others: Mapping[str, frozenset[str]]) -> frozenset[str]:
-        """What a compaction replaces, by its rows: they have the versions of their writes."""
+        """What a compaction replaces, found in its rows: they keep the IDs of their writes."""
         versions = self._versions(write_id)
         return versions | {
             other
@@ -160,7 +160,7 @@ class Store:
         return frozenset(versions)
 
     def data_files(self) -> list[DataFile]:
-        """All that lie there, whether they count or not."""
+        """All data files, including those that do not count."""
         files = []
         for table in TABLES:
             for entry in self.files.entries(table):
@@ -170,7 +170,7 @@ class Store:
         return files
 
     def live_files(self) -> LiveFiles:
-        """The files that count now; what is complete is asked first, so all of it is there."""
+        """The live files. The manifest is read first, so all of its files exist."""
         self.check()
         current = self.read_manifest()
         live_ids = current.live_ids()
@@ -178,19 +178,19 @@ class Store:
         newest = max((file.schema for file in files), default=SCHEMA)
         if newest > SCHEMA:
             raise NewerSchema(
-                f"the store {self.url} has files of schema {newest}, and this Headway reads up to "
-                f"{SCHEMA}; install a newer Headway",
+                f"the store {self.url} has files of schema {newest}, and this Headway supports up "
+                f"to {SCHEMA}; install a newer Headway",
                 schema=newest,
             )
         return LiveFiles(files, current)
 
 
 def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
-    """Rows of one write as the schema wants them; RowsInvalid where they do not fit."""
+    """Convert the rows of one write to Arrow tables; RowsInvalid if they do not fit the schema."""
     for name in rows:
         if name not in TABLES:
             raise RowsInvalid(
-                f"there is no table {name!r}; the tables are {', '.join(TABLES)}",
+                f"unknown table {name!r}; the tables are {', '.join(TABLES)}",
                 code="table-unknown",
                 table=name,
             )
@@ -202,7 +202,7 @@ def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
 
 
 def _check_keys(tables: Mapping[str, pyarrow.Table]) -> None:
-    """By its row in `attempts` a reader knows what is the newest of an attempt."""
+    """Every row needs a row in `attempts`: readers find the newest write of an attempt there."""
     if not {"runs", "attempts"} <= tables.keys():
         raise RowsInvalid(
             "a write needs rows of the tables runs and attempts", code="table-missing"
@@ -212,7 +212,7 @@ def _check_keys(tables: Mapping[str, pyarrow.Table]) -> None:
     for name, table in tables.items():
         for run, attempt in arrow.attempt_keys(table) - attempts if name != "runs" else ():
             raise RowsInvalid(
-                f"{name} has rows of attempt {attempt} of {run}, attempts has none",
+                f"{name} has rows of attempt {attempt} of {run}, but attempts has none",
                 code="rows-without-attempt",
                 table=name,
                 run=run,
@@ -220,5 +220,7 @@ def _check_keys(tables: Mapping[str, pyarrow.Table]) -> None:
             )
     for run in {run for run, _ in attempts} - runs:
         raise RowsInvalid(
-            f"attempts has rows of the run {run}, runs has none", code="rows-without-run", run=run
+            f"attempts has rows of the run {run}, but runs has none",
+            code="rows-without-run",
+            run=run,
         )

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 SCHEMES = ("postgresql://", "postgres://")
-PG_SCHEMA = "headway"  # the schema that the tables lie in
-LOCK = 0x68656164776179  # while the tables are made
+PG_SCHEMA = "headway"  # schema of the tables in PostgreSQL
+LOCK = 0x68656164776179  # advisory lock held while the tables are created
 TYPES = {
     "string": "text",
     "int64": "bigint",
@@ -35,26 +35,26 @@ TYPES = {
 
 
 class Database:
-    """Written to and asked like a store."""
+    """A store in PostgreSQL, with the methods of `Store` for writing and querying."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.url = _without_password(url)
 
     def write(self, rows: Rows, *, as_of: float | None = None) -> str:
-        """Add rows by table name, all or none of them; the version that they have there."""
+        """Write rows by table name, all or nothing, and return the write ID."""
         arrow.require_packages(*arrow.WRITE_PACKAGES)
         version = manifest.new_write_id(as_of)
         tables = to_tables(rows, version)
         with self._connect() as con:
-            self._make(con)
+            self._create_tables(con)
             for name, table in tables.items():
                 _copy(con, TABLES[name], table)
             _replace_older(con, tables)
         return version
 
     def query(self, query_fn: QueryFn) -> QueryResult:
-        """The rows that an Ibis expression over the tables gives."""
+        """Run an Ibis expression over the tables."""
         arrow.require_packages(*arrow.READ_PACKAGES)
         import ibis
 
@@ -91,22 +91,22 @@ class Database:
                 code="store-not-found",
                 store=self.url,
             )
-        self._fits(con)
+        self._check_schema(con)
 
-    def _fits(self, con: psycopg.Connection[Any]) -> int:
-        """The schema that it has; one sentence if that is newer than ours."""
+    def _check_schema(self, con: psycopg.Connection[Any]) -> int:
+        """The schema version of the store; raises NewerSchema if it is newer than this Headway."""
         row = con.execute(f"SELECT max(schema) FROM {PG_SCHEMA}.store").fetchone()
         schema = int(row[0]) if row and row[0] is not None else 0
         if schema > SCHEMA:
             raise NewerSchema(
-                f"the store {self.url} has schema {schema}, and this Headway knows up to {SCHEMA}; "
-                "install a newer Headway"
+                f"the store {self.url} has schema {schema}, and this Headway supports up to "
+                f"{SCHEMA}; install a newer Headway"
             )
         return schema
 
-    def _make(self, con: psycopg.Connection[Any]) -> None:
-        """The tables, or what they lack; one writer at a time, and then it is done."""
-        if self._exists(con) and self._fits(con) == SCHEMA:
+    def _create_tables(self, con: psycopg.Connection[Any]) -> None:
+        """Create missing tables and columns, one writer at a time."""
+        if self._exists(con) and self._check_schema(con) == SCHEMA:
             return
         con.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         con.execute(f"CREATE SCHEMA IF NOT EXISTS {PG_SCHEMA}")
@@ -128,7 +128,7 @@ class Database:
 
 
 def _columns(table: Table) -> str:
-    """Versions are compared byte by byte, whatever the language of the server is."""
+    """Versions are compared byte by byte, regardless of the locale of the server."""
     return ", ".join(
         f'"{column.name}" {TYPES[column.type]}'
         + (' COLLATE "C"' if column.name == "version" else "")
@@ -138,7 +138,7 @@ def _columns(table: Table) -> str:
 
 
 def _copy(con: psycopg.Connection[Any], table: Table, rows: pyarrow.Table) -> None:
-    """Into a table of this transaction alone."""
+    """Copy the rows to a temporary table of this transaction."""
     con.execute(f"CREATE TEMP TABLE new_{table.name} ({_columns(table)}) ON COMMIT DROP")
     names = ", ".join(f'"{name}"' for name in table.names)
     with con.cursor() as cursor, cursor.copy(f"COPY new_{table.name} ({names}) FROM STDIN") as to:
@@ -149,7 +149,7 @@ def _copy(con: psycopg.Connection[Any], table: Table, rows: pyarrow.Table) -> No
 
 
 def _replace_older(con: psycopg.Connection[Any], tables: Mapping[str, pyarrow.Table]) -> None:
-    """Put in place what is newer than what is there; writers of one run wait for each other."""
+    """Replace older rows by the new ones; writers of the same run wait for each other."""
     con.execute(
         "SELECT pg_advisory_xact_lock(hashtextextended(run_id, 0)) "
         "FROM (SELECT DISTINCT run_id FROM new_runs ORDER BY run_id) AS runs"

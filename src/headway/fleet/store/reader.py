@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-MANY_FILES = 5000  # files; about a millisecond each
-TRIES = 4  # a store may be compacted meanwhile
+MANY_FILES = 5000  # each takes about a millisecond
+TRIES = 4  # a compaction may delete files during a query
 
 QueryFn = Callable[[Mapping[str, "ir.Table"]], "ir.Table"]
 
 
 class QueryResult(NamedTuple):
-    """What was found, and what to know about it."""
+    """The rows of a query, and notes for the user."""
 
     rows: pyarrow.Table
     notes: tuple[str, ...]
@@ -40,7 +40,7 @@ def run_query(
     until: datetime | None = None,
     session: SparkSession | None = None,
 ) -> QueryResult:
-    """The rows that an Ibis expression over the tables of a store gives, by DuckDB or a Spark."""
+    """Evaluate an Ibis expression over the tables of a store, on DuckDB or a Spark session."""
     arrow.require_packages(*arrow.READ_PACKAGES)
     open_, failures = (
         (open_view, _duckdb_errors()) if session is None else spark.spark_view(session)
@@ -61,10 +61,11 @@ def run_query(
                     f"the store {store.url} cannot be read: {reason}", code="store-unreadable"
                 ) from error
     reasons = (*damaged.values(), *damaged_markers(store, live_files))
-    notes = [with_code(f"left out: {reason}", code="file-damaged") for reason in reasons]
+    notes = [with_code(f"skipped: {reason}", code="file-damaged") for reason in reasons]
     if len(live_files.files) > MANY_FILES:
         text = (
-            f"{len(live_files.files):,} files were read; `headway fleet compact` makes that faster"
+            f"{len(live_files.files):,} files were read; "
+            "run `headway fleet compact` to speed this up"
         )
         notes.append(with_code(text, code="many-files"))
     return QueryResult(rows, tuple(notes))
@@ -77,7 +78,7 @@ def _duckdb_errors() -> tuple[type[Exception], ...]:
 
 
 def damaged_markers(store: Store, live_files: LiveFiles) -> list[str]:
-    """Markers of compactions that cannot be read; the rows are known without them."""
+    """Notes on unreadable markers of compactions; their rows are known without them."""
     write_ids = sorted(live_files.manifest.damaged)
     return [
         f"{store.files.path(manifest.compaction_marker(write_id))} is damaged"
@@ -86,7 +87,7 @@ def damaged_markers(store: Store, live_files: LiveFiles) -> list[str]:
 
 
 def find_damaged(store: Store, live_files: LiveFiles, *, skip: Collection[str]) -> dict[str, str]:
-    """Files that cannot be read, and why; looked for only when something has failed."""
+    """Unreadable files with the reason for each; only searched after a failure."""
     import pyarrow.parquet as pq
 
     open_file = store.files.open
@@ -102,14 +103,14 @@ def find_damaged(store: Store, live_files: LiveFiles, *, skip: Collection[str]) 
                     pass
         except FileNotFoundError:
             continue
-        except Exception as error:  # Arrow's own, OSError, whatever a file system raises
+        except Exception as error:  # errors of Arrow, OSError, errors of file systems
             reason = str(error).splitlines()[0][:100]
             reasons[file.name] = f"{store.files.path(file.name)} is damaged ({reason})"
     return reasons
 
 
 def _check_columns(file: DataFile, schema: pyarrow.Schema) -> None:
-    """ValueError where they are not those of the table, in a file of today's schema."""
+    """Raise ValueError if a file of the current schema lacks columns of its table."""
     table = TABLES[file.table]
     types = {column.name: column.type for column in arrow.arrow_schema(table)}
     for name, kind in types.items() if file.schema == SCHEMA else ():
@@ -118,7 +119,7 @@ def _check_columns(file: DataFile, schema: pyarrow.Schema) -> None:
 
 
 def _files_deleted(store: Store, live_files: LiveFiles) -> bool:
-    """Whether files were deleted since: a compaction has replaced them, and settled."""
+    """Whether a finalized compaction has deleted some of the files."""
     return not {file.name for file in live_files.files} <= {
         file.name for file in store.data_files()
     }

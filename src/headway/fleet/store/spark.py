@@ -22,7 +22,7 @@ OpenView = Callable[..., AbstractContextManager[View]]
 
 
 def spark_view(session: SparkSession) -> tuple[OpenView, tuple[type[Exception], ...]]:
-    """How to look at a snapshot there, and what is raised when its files cannot be read."""
+    """A function that opens a view on Spark, and the exceptions of files that cannot be read."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -52,12 +52,12 @@ def spark_view(session: SparkSession) -> tuple[OpenView, tuple[type[Exception], 
 
 
 def _read(session: SparkSession, paths: Sequence[str]) -> Any:
-    """All rows of files; their folders say nothing that their columns do not say."""
+    """All rows of the files. Folder names are ignored: columns contain the same values."""
     return session.read.option("recursiveFileLookup", True).parquet(*paths)
 
 
 def hadoop_path(path: str) -> str:
-    """A path or URL as Hadoop calls it, with nothing in it that would be taken for a pattern."""
+    """A path or URL for Hadoop, with glob characters escaped."""
     if "://" not in path:
         path = f"file://{Path(path).absolute()}"
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", re.sub(r"^s3://", "s3a://", path))

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     Step = Callable[[ir.Table], ir.Table]
 
-# From a schema to the next one, by table: what was renamed or is counted differently. A column
-# that is only new needs no step, it is null in old files; one that is gone needs none either.
+# Steps from a schema version to the next one, by table, for columns that were renamed or are
+# computed differently. New and removed columns need no step: a new one is null in old files.
 STEPS: Mapping[int, Mapping[str, Step]] = {}
 
 
 def migrate(table: Table, rows: ir.Table, schema: int) -> ir.Table:
-    """A table that was read from files of that schema, with the columns of today."""
+    """Migrate rows of an older schema to the current columns."""
     import ibis
 
     for old in range(schema, SCHEMA):
@@ -53,12 +53,12 @@ def migrate(table: Table, rows: ir.Table, schema: int) -> ir.Table:
     return rows.select(**columns)
 
 
-# In these every row has its own time, so files of other days need not be opened.
+# Every row of these tables has its own time, so files of other days can be skipped.
 PRUNED_TABLES = ("hours", "buckets", "failures", "checkpoints", "compiles")
 
 
 class Tables(dict[str, "ir.Table"]):
-    """Tables by name; one that nobody asks for costs nothing."""
+    """Tables by name, created on first access."""
 
     def __init__(self, make: Callable[[str], ir.Table]) -> None:
         self._make = make
@@ -72,12 +72,12 @@ class Tables(dict[str, "ir.Table"]):
 def open_view(
     store: Store, live_files: LiveFiles, *, without: Collection[str] = ()
 ) -> Iterator[View]:
-    """A snapshot on a DuckDB in this process; files from afar are fetched when they are needed."""
+    """Open a view on an in-process DuckDB; remote files are downloaded when a query needs them."""
     import ibis
 
     con = ibis.duckdb.connect(preserve_insertion_order=False)
     try:
-        # It would come on stdout after two seconds, into the midst of JSON or CSV.
+        # DuckDB would print it to stdout after two seconds, into the middle of JSON or CSV.
         con.raw_sql("SET enable_progress_bar = false")
         with tempfile.TemporaryDirectory(prefix="headway-store-") as folder:
             fetch = store.files.fetch
@@ -89,11 +89,11 @@ def open_view(
 
 
 class View:
-    """The rows of a snapshot that count: of each run and each attempt those of the newest write."""
+    """The live rows of a store: those of the newest write of each run and each attempt."""
 
     def __init__(
         self,
-        con: Any,  # a backend of Ibis
+        con: Any,  # an Ibis backend
         live_files: LiveFiles,
         without: Collection[str],
         scan: Callable[[Sequence[str]], ir.Table],
@@ -102,25 +102,23 @@ class View:
         self._scan = scan
         self._writes = (
             live_files.manifest.writes & live_files.manifest.live_ids()
-        )  # not those in compacted files
+        )  # without those that a compaction has replaced
         self._files = [file for file in live_files.files if file.name not in without]
         runs = self._versions("runs", ["run_id"])
         attempts = self._versions("attempts", ["run_id", "attempt"])
         self._fresh = {version for versions in (runs, attempts) for version in versions.fresh}
         self._stale = {
-            name: _select_stale(
-                runs.stale if name == "runs" else attempts.stale, self._lies_in_files
-            )
+            name: _select_stale(runs.stale if name == "runs" else attempts.stale, self._is_read)
             for name in TABLES
         }
 
     def get(self, rows: ir.Table) -> pyarrow.Table:
-        """What an expression over the tables gives."""
+        """Evaluate an expression over the tables."""
         result: pyarrow.Table = self._con.to_pyarrow(rows)
         return result
 
     def tables(self, since: datetime | None = None, until: datetime | None = None) -> Tables:
-        """Every table; `since` and `until` only spare files, rows are still to be filtered."""
+        """All tables. `since` and `until` only skip files; rows must still be filtered."""
         first, last = (limit and limit.date().isoformat() for limit in (since, until))
         names = {
             file.name
@@ -131,22 +129,23 @@ class View:
         return Tables(lambda name: self.table(name, names))
 
     def table(self, name: str, file_names: Collection[str]) -> ir.Table:
-        """The rows of one table that lie in the wanted files and count."""
+        """The live rows of one table in the given files."""
         import ibis
 
-        files = [f for f in self._files if f.name in file_names and self._lies_in_files(f.write_id)]
+        files = [f for f in self._files if f.name in file_names and self._is_read(f.write_id)]
         rows = self._read(name, files)
         stale = self._stale[name]
         return rows.anti_join(ibis.memtable(stale), stale.column_names) if len(stale) else rows
 
-    def _lies_in_files(self, write_id: str) -> bool:
-        """Whether a stem's files are read: not those of a write of which nothing is the newest."""
+    def _is_read(self, write_id: str) -> bool:
+        """Whether files of a write are read; not if all of its rows have been replaced."""
         return write_id not in self._writes or write_id in self._fresh
 
     def _versions(self, name: str, keys: list[str]) -> _Versions:
-        """Within a stem a key has one version: the largest stem is only asked for what others have.
+        """The newest version of each key.
 
-        Whether anything of the largest is the newest is not asked either: it is read anyway.
+        A write has one version per key. The largest write is only searched for keys that other
+        writes have too, and it is always read, even if nothing in it is the newest.
         """
         sizes: dict[str, int] = defaultdict(int)
         for file in self._files:
@@ -163,7 +162,7 @@ class View:
         return _Versions(versions.fresh | {largest}, versions.stale)
 
     def _read(self, name: str, files: Sequence[DataFile]) -> ir.Table:
-        """All rows of some files of one table, in the schema of today."""
+        """All rows of one table in the files, in the current schema."""
         import ibis
 
         own_files = [file for file in files if file.table == name]
@@ -177,7 +176,7 @@ class View:
 
 
 def _scan(con: Any, paths: Sequence[str]) -> ir.Table:
-    """All rows of files."""
+    """All rows of the files."""
     name = f"files_{secrets.token_hex(8)}"
     quoted = ", ".join("'" + glob.escape(path).replace("'", "''") + "'" for path in paths)
     con.raw_sql(f"CREATE VIEW {name} AS FROM read_parquet([{quoted}], hive_partitioning = false)")
@@ -185,7 +184,7 @@ def _scan(con: Any, paths: Sequence[str]) -> ir.Table:
 
 
 class _Versions(NamedTuple):
-    """The versions of rows: those that are the newest of some key, and keys with an older one."""
+    """Versions that are the newest of some key, and the keys of rows with an older version."""
 
     fresh: set[str]
     stale: pyarrow.Table
@@ -201,7 +200,8 @@ def _find_versions(con: Any, rows: ir.Table, keys: list[str]) -> _Versions:
         marked.agg(by="version", rows=marked.count(), fresh=marked.count(where=is_newest))
     ).to_pylist()
     stale = marked.filter(~is_newest).drop("newest")
-    if all(row["rows"] == row["fresh"] for row in counts):  # mostly: the files are read once
+    # the usual case: no row is stale, so the files are read only once
+    if all(row["rows"] == row["fresh"] for row in counts):
         stale = stale.limit(0)
     return _Versions(
         {row["version"] for row in counts if row["fresh"]}, con.to_pyarrow(stale).combine_chunks()
