@@ -9,7 +9,7 @@ SELECTOR = 'team=~"$team", model=~"$model"'
 
 
 class Panel(NamedTuple):
-    """One panel: its title, what is asked, how a line is named, and its unit."""
+    """A panel: title, PromQL expression, legend, unit and layout."""
 
     title: str
     expr: str
@@ -27,13 +27,13 @@ PANELS = (
         "percent",
     ),
     Panel(
-        "ETT%, each job once",
+        "ETT%, unweighted",
         f'headway_fleet_ett_percent{{weight="jobs", {SELECTOR}}}',
         "{{team}} {{model}}",
         "percent",
     ),
     Panel(
-        "Accelerator time lost, by leaf",
+        "Lost accelerator time, by bucket",
         f"topk(12, sum by (leaf) (headway_fleet_lost_accelerator_seconds{{{SELECTOR}}}))",
         "{{leaf}}",
         "s",
@@ -65,13 +65,13 @@ PANELS = (
         "percent",
     ),
     Panel(
-        "A save holds up the training",
+        "Training blocked by a save",
         f"headway_fleet_checkpoint_blocked_seconds{{{SELECTOR}}}",
         "{{team}} {{model}} {{level}}",
         "s",
     ),
     Panel(
-        "Evicted now: accelerator time lost",
+        "Cost of evicting a run now, accelerator time",
         "topk(12, headway_eviction_cost_accelerator_seconds)",
         "{{run}}",
         "s",
@@ -81,7 +81,7 @@ PANELS = (
 
 
 def dashboard() -> str:
-    """As JSON, for Dashboards > Import; it asks which Prometheus to use."""
+    """The dashboard as JSON, for Dashboards > Import; Grafana asks for the data source."""
     source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
     content: dict[str, Any] = {
         "__inputs": [

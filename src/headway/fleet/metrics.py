@@ -15,7 +15,7 @@ from headway.units import format_duration
 
 
 class AlertMetric(NamedTuple):
-    """Which question has it, in which column; a time is told in seconds, a share in percent."""
+    """A column of a query. Units are seconds and percent."""
 
     query: str
     column: str
@@ -23,7 +23,7 @@ class AlertMetric(NamedTuple):
     label: str
 
     def text(self, value: float) -> str:
-        """A value as a person reads it."""
+        """A value for people."""
         if self.unit == "s":
             return format_duration(round(value, 1))
         return f"{value:.1f} %" if self.unit == "%" else f"{value:,g}"
@@ -44,17 +44,15 @@ ALERT_METRICS = {
     "ttr_p50": AlertMetric("ttr", "ttr_p50_s", "s", "TTR p50"),
     "ttr_p90": AlertMetric("ttr", "ttr_p90_s", "s", "TTR p90"),
     "interruptions": AlertMetric("ttr", "interruptions", "", "interruptions"),
-    "failures": AlertMetric("failures", "failures", "", "failures of infra"),
-    "failures_user": AlertMetric("failures", "failures_user", "", "failures of users"),
-    "failures_scheduler": AlertMetric(
-        "failures", "failures_scheduler", "", "failures of the scheduler"
-    ),
+    "failures": AlertMetric("failures", "failures", "", "infrastructure failures"),
+    "failures_user": AlertMetric("failures", "failures_user", "", "user failures"),
+    "failures_scheduler": AlertMetric("failures", "failures_scheduler", "", "scheduler failures"),
     "failures_ambiguous": AlertMetric("failures", "failures_ambiguous", "", "ambiguous failures"),
-    "checkpoint_blocked": AlertMetric("checkpoints", "blocked_s", "s", "blocking of a save"),
+    "checkpoint_blocked": AlertMetric("checkpoints", "blocked_s", "s", "mean blocking per save"),
     "checkpoint_blocked_p90": AlertMetric(
-        "checkpoints", "blocked_p90_s", "s", "blocking of saves p90"
+        "checkpoints", "blocked_p90_s", "s", "blocking per save p90"
     ),
-    "checkpoints_failed": AlertMetric("checkpoints", "failed", "", "saves that failed"),
+    "checkpoints_failed": AlertMetric("checkpoints", "failed", "", "failed saves"),
     "recompiles": AlertMetric("compile", "recompiles", "", "recompiles"),
 }
 
@@ -65,7 +63,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class GaugeDef(NamedTuple):
-    """One metric: out of which answer it is, and how its labels come from it."""
+    """A metric: the column of a query that it reads, and its labels."""
 
     name: str
     help: str
@@ -92,13 +90,16 @@ def _times(name: str, text: str, query: str, column: str) -> Iterator[GaugeDef]:
 
 
 GAUGES = (
-    *_shares("ett", "Effective training time as a share of all time, by accelerators or by jobs."),
-    *_shares("idleness", "Start, waste, stop and unknown as a share of all time."),
-    *_shares("failure", "Lost training, hangs and recovery as a share of all time."),
-    GaugeDef("headway_fleet_jobs", "Runs that had any of that time.", "ett", "jobs"),
+    *_shares(
+        "ett",
+        "Effective training time as a share of wall time, weighted by accelerators or by jobs.",
+    ),
+    *_shares("idleness", "Start, waste, stop and unknown as a share of wall time."),
+    *_shares("failure", "Lost training, hangs and recovery as a share of wall time."),
+    GaugeDef("headway_fleet_jobs", "Runs with wall time in the window.", "ett", "jobs"),
     GaugeDef(
         "headway_fleet_accelerator_seconds",
-        "Time of accelerators.",
+        "Accelerator time.",
         "ett",
         "accelerator_hours",
         unit="seconds",
@@ -106,26 +107,26 @@ GAUGES = (
     ),
     GaugeDef(
         "headway_fleet_lost_accelerator_seconds",
-        "Time of accelerators that was not training, by leaf.",
+        "Accelerator time that was not training, by bucket.",
         "top",
         "accelerator_hours",
         ("leaf",),
         unit="seconds",
         factor=3600.0,
     ),
-    *_times("time_to_start", "From allocation to the first training, of runs.", "tts", "tts"),
+    *_times("time_to_start", "Time from allocation to the start of training.", "tts", "tts"),
     GaugeDef("headway_fleet_never_trained", "Runs that never trained.", "tts", "never_trained"),
-    *_times("time_to_recover", "From the last progress to training again.", "ttr", "ttr"),
+    *_times("time_to_recover", "Time from the last progress to training again.", "ttr", "ttr"),
     GaugeDef(
         "headway_fleet_failures",
-        "Failures by category and owner; those of infra are the number of failures.",
+        "Failures by category and owner; the published number of failures counts owner infra.",
         "failures",
         "failures_all",
         ("category", "owner"),
     ),
     GaugeDef(
         "headway_fleet_checkpoint_blocked_seconds",
-        "How long a save held up the training, by level: the mean over saves.",
+        "Mean time that a save blocks training, by level.",
         "checkpoints",
         "blocked_s",
         ("level",),
@@ -135,7 +136,7 @@ GAUGES = (
 
 
 class Family(NamedTuple):
-    """A metric with its samples, in the shape of headway.export.openmetrics."""
+    """A metric with its samples, as headway.export.openmetrics formats it."""
 
     name: str
     help: str
@@ -144,7 +145,7 @@ class Family(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Which time the figures are of, and what they are split by."""
+    """Time range, grouping and run conditions of the metrics."""
 
     since: timedelta = SINCE
     by: tuple[str, ...] = BY
@@ -152,7 +153,7 @@ class Window(NamedTuple):
 
 
 def families(store: Store | Database, window: Window, now: datetime) -> list[Family]:
-    """All metrics; `now` is UTC without a zone. A question is asked once for all that it gives."""
+    """All metrics; `now` is UTC without a time zone. Each query runs once for all its metrics."""
     since = now - window.since
     results: dict[tuple[str, tuple[str, ...]], Rows] = {}
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -167,7 +168,7 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
             Family(gauge.name, gauge.help, tuple(samples[gauge.name]), gauge.unit)
         )
     at = now.replace(tzinfo=UTC).timestamp()
-    description = "When the store was read, in seconds since the epoch."
+    description = "Time when the store was read, in seconds since the epoch."
     metric_families.append(
         Family("headway_fleet_read_time_seconds", description, (({}, at),), "seconds")
     )

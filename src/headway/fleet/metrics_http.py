@@ -17,13 +17,13 @@ from headway import redact
 from headway.errors import HeadwayError, with_code
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-REQUEST_S = 10.0  # until a request is whole
-ANSWER_S = 30.0  # until the answer is taken
-MAX_WAITING = 32  # connections without a whole request; a new one takes the place of the oldest
+REQUEST_S = 10.0  # limit for receiving a request
+ANSWER_S = 30.0  # limit for sending the response
+MAX_WAITING = 32  # connections without a complete request; a new one replaces the oldest
 
 
 class CachedPage:
-    """The text of the metrics, made again when it is older than `every_s`."""
+    """The text of the metrics, computed again once it is older than `every_s`."""
 
     def __init__(self, make: Callable[[], str], every_s: float) -> None:
         self._make, self._every = make, every_s
@@ -31,7 +31,7 @@ class CachedPage:
         self._text, self._until = "", 0.0
 
     def text(self) -> str:
-        """What is known; those who ask meanwhile wait for one answer."""
+        """The current text; concurrent callers wait for the same computation."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._text = self._make()
@@ -40,14 +40,14 @@ class CachedPage:
 
 
 class AccessRules(NamedTuple):
-    """Who is answered: by a token, if there is one, and only under a name of this server."""
+    """Conditions for a response: the token, if there is one, and a host name of this server."""
 
     token: str | None
     is_own_name: Callable[[str], bool]
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """On an open port. Half-sent requests have a deadline, and make room for others before it."""
+    """An HTTP server on an open socket, with a time limit and a maximum for incomplete requests."""
 
     daemon_threads = True
 
@@ -61,7 +61,7 @@ class MetricsServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait for a request, but not for ever."""
+        """Start the time limit of the request."""
         timer = threading.Timer(REQUEST_S, self._drop, [request])
         timer.daemon = True
         timer.start()
@@ -73,19 +73,18 @@ class MetricsServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """A connection is over."""
         self.received(request)
         super().shutdown_request(request)
 
     def received(self, request: socket.socket) -> None:
-        """Its request is whole, or never will be."""
+        """The request is complete, or its connection has closed: stop its time limit."""
         with self._lock:
             timer = self._waiting.pop(request, None)
         if timer is not None:
             timer.cancel()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no news."""
+        """Ignore clients that disconnect."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -96,23 +95,20 @@ class MetricsServer(ThreadingHTTPServer):
 
 
 class MetricsHandler(BaseHTTPRequestHandler):
-    """One scrape."""
-
     server: MetricsServer
     server_version, sys_version = "headway", ""
     timeout = ANSWER_S
 
     def do_GET(self) -> None:
-        """The page, for whoever may read it."""
         self.server.received(self.connection)
         token, is_own_name = self.server.rules
         credentials = self.headers.get("Authorization", "").removeprefix("Bearer ")
         names = self.headers.get_all("Host") or []
         if len(names) != 1 or not is_own_name(names[0]):
-            text = "this server is not known by that name; see --name\n"
+            text = "unknown host name; see --name\n"
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain", text)
         elif token is not None and not hmac.compare_digest(credentials.encode(), token.encode()):
-            self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "give the token\n")
+            self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "missing or wrong token\n")
         elif self.path.partition("?")[0] != "/metrics":
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "the metrics are at /metrics\n")
         else:
@@ -133,4 +129,4 @@ class MetricsHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a scrape every few seconds is no news."""
+        """Log nothing: there is a request every few seconds."""

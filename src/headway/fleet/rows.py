@@ -29,26 +29,26 @@ Row = dict[str, Any]
 def to_rows(
     ledger: Ledger, *, job: str | None = None, labels: Mapping[str, str] | None = None
 ) -> dict[str, list[Row]]:
-    """All tables of one run; `labels` come before those that the run was started with."""
+    """All tables of one run; `labels` override the labels of the run."""
     if not ledger.attempts:
         return {}
     return _Run(ledger).tables(job, labels or {})
 
 
 def run_id(ledger: Ledger) -> str:
-    """The same at every ingest of a run, and of a copy of it; another one for any other run."""
+    """The ID of a run: equal for copies of the run, different for any other run."""
     created = ledger.metadata.get("created") or ledger.started_at
     text = json.dumps([ledger.run, created, ledger.metadata.get("host")])
     return base64.b32encode(hashlib.sha256(text.encode()).digest())[:12].decode().lower()
 
 
 def as_of(ledger: Ledger) -> float:
-    """Up to when it tells of the run, in seconds since the epoch."""
+    """Time up to which the ledger describes the run, in seconds since the epoch."""
     return ledger.clock(ledger.wall, end=True) / NS
 
 
 def _text(value: object) -> str | None:
-    """Of run.json, which others may write."""
+    """A value of run.json, which other programs may write, as text."""
     return None if value is None or value == "" else str(value)
 
 
@@ -57,7 +57,7 @@ class _Run:
         self.ledger = ledger
         self.id = run_id(ledger)
         largest = max(_size(attempt) for attempt in ledger.attempts)
-        # One of which no rank was seen held what the others held.
+        # An attempt without known ranks is assumed to have as many as the largest attempt.
         self.accelerators = [_size(attempt) or largest or 1 for attempt in ledger.attempts]
         self.hours = list(self._split(ledger.segments))
         self.by_rank = {rank.rank: list(self._split(rank.segments)) for rank in ledger.ranks}
@@ -66,7 +66,6 @@ class _Run:
             self.sums[attempt, leaf] += seconds
 
     def tables(self, job: str | None, labels: Mapping[str, str]) -> dict[str, list[Row]]:
-        """The rows of each table."""
         buckets = list(self._buckets())
         return {
             "runs": [self._run(job, labels)],
@@ -88,10 +87,10 @@ class _Run:
             "nodes": list(self._nodes(buckets)),
         }
 
-    # -- where seconds fall -------------------------------------------------------------------
+    # -- seconds by hour and bucket
 
     def _split(self, segments: Sequence[Segment]) -> Iterator[tuple[int, datetime, str, float]]:
-        """Seconds by attempt, hour and leaf. What lies before an attempt is counted to it."""
+        """Seconds by attempt, hour and bucket. Time before an attempt belongs to it."""
         ends = [end for _, end in self.ledger.windows[:-1]]
         totals: dict[tuple[int, int, str], int] = defaultdict(int)
         gaps = [at for at, _ in self.ledger.outside]
@@ -115,20 +114,20 @@ class _Run:
         return utc_datetime(0) + timedelta(microseconds=self.ledger.clock(ns, end=end) // 1000)
 
     def _wall(self, attempt: int) -> float:
-        """From the end of the attempt before to its own end, or to that of the run."""
+        """Seconds from the end of the previous attempt to the end of this one, or of the run."""
         start, end = self.ledger.windows[attempt]
         return (end - start) / NS
 
     def _recovery(
         self, *, interrupted: int | None = None, resumed: int | None = None
     ) -> float | None:
-        """Of the interruption that an attempt begun or ended; seconds."""
+        """Seconds of the interruption that an attempt suffered or ended."""
         recoveries = self.ledger.recoveries
         return next(
             (r.ns / NS for r in recoveries if r.attempt == interrupted or r.until == resumed), None
         )
 
-    # -- one table each -----------------------------------------------------------------------
+    # -- one method per table
 
     def _run(self, job: str | None, labels: Mapping[str, str]) -> Row:
         ledger, facts = self.ledger, self.ledger.metadata
@@ -209,7 +208,7 @@ class _Run:
             }
 
     def _root(self, attempt: int) -> str | None:
-        """The host on which the failure of an attempt began, where that is known."""
+        """The host where the failure of an attempt began, if known."""
         for failure in self.ledger.failures:
             if failure.attempt == attempt:
                 hosts = {rank.rank: rank.host_of.get(attempt) for rank in self.ledger.ranks}

@@ -9,7 +9,7 @@ from headway.ledger.model import FAILURE_OWNERS
 
 SCHEMA = 2
 
-# How a column is kept: the word of Arrow, DuckDB, Spark and PostgreSQL follows from it.
+# Types that Arrow, DuckDB, Spark and PostgreSQL have in common.
 TYPES = ("string", "int64", "float64", "bool", "timestamp")
 
 
@@ -18,7 +18,7 @@ class RowsInvalid(HeadwayError, ValueError):
 
 
 class Column(NamedTuple):
-    """One column; what is not `required` may be null."""
+    """A column; unless it is `required`, values may be null."""
 
     name: str
     type: str
@@ -27,7 +27,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One table; `day` is the column whose day names the partition that a row lies in."""
+    """A table; `day` is the timestamp column that selects the partition of a row."""
 
     name: str
     day: str
@@ -36,29 +36,31 @@ class Table(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all columns, in order."""
+        """Names of all columns, in order."""
         return tuple(column.name for column in self.columns)
 
 
-_RUN = Column("run_id", "string", "the run: 12 letters and digits, the same at each ingest", True)
+_RUN = Column(
+    "run_id", "string", "ID of the run: 12 letters and digits, the same at each ingest", True
+)
 _ATTEMPT = Column("attempt", "int64", "number of the attempt, from 0", True)
-# The store writes it: the write that a row came with. Of two, the larger one is newer.
-VERSION = Column("version", "string", "the write that it came with; the newest one counts", True)
+# Set by the store: the ID of the write. The larger one is newer.
+VERSION = Column("version", "string", "ID of the write; the newest one counts", True)
 
-# What runs can be told apart by; each is a label of the run, or null.
+# Dimensions of runs; each is a label of the run, or null.
 LABELS = (
-    Column("team", "string", "who it belongs to"),
-    Column("model", "string", "what is trained"),
-    Column("project", "string", "what for"),
-    Column("cluster", "string", "where it ran"),
-    Column("host_type", "string", "kind of machine"),
-    Column("accelerator", "string", "kind of accelerator"),
+    Column("team", "string", "team that owns the run"),
+    Column("model", "string", "model that is trained"),
+    Column("project", "string", "project"),
+    Column("cluster", "string", "cluster"),
+    Column("host_type", "string", "machine type"),
+    Column("accelerator", "string", "accelerator type"),
     Column("image", "string", "container image"),
-    Column("code", "string", "version of the code; by default a digest of the job's scripts"),
-    Column("config", "string", "its configuration; by default a digest of the command's words"),
+    Column("code", "string", "code version; by default a digest of the job's scripts"),
+    Column("config", "string", "configuration; by default a digest of the command's words"),
 )
 
-# The number of failures is that of infra, as published; the others stand beside it.
+# As published, the number of failures counts infrastructure failures only.
 FAILURE_COLUMNS = {
     owner: "failures" if owner == "infra" else f"failures_{owner}" for owner in FAILURE_OWNERS
 }
@@ -66,34 +68,45 @@ FAILURE_COLUMNS = {
 RUNS = Table(
     "runs",
     "started_at",
-    "one row for each run",
+    "one row per run",
     (
         _RUN,
-        Column("run", "string", "its name", True),
-        Column("job", "string", "what the command trains: the same for every run of it"),
+        Column("run", "string", "name of the run", True),
+        Column("job", "string", "name of the job: the same for every run of it"),
         *LABELS,
-        Column("user", "string", "who started it"),
-        Column("torch", "string", "version of torch"),
-        Column("python", "string", "version of Python"),
-        Column("headway", "string", "version of Headway that recorded it"),
-        Column("command", "string", "as it was typed"),
-        Column("labels", "string", "all labels, those without a column too: a JSON object"),
-        Column("started_at", "timestamp", "when its clock started", True),
-        Column("ended_at", "timestamp", "when it ended, or up to when it is known", True),
-        Column("running", "bool", "whether it goes on", True),
-        Column("outcome", "string", "of its last attempt"),
-        Column("exit_code", "int64", "of its last launch"),
-        Column("accelerators", "int64", "most that an attempt had: its ranks", True),
-        Column("attempts", "int64", "how many", True),
-        Column("failures", "int64", "of infra; of all owners where the next three are null", True),
-        Column("failures_user", "int64", "of the user; null: written with schema 1"),
-        Column("failures_scheduler", "int64", "of the scheduler"),
-        Column("failures_ambiguous", "int64", "of which the owner is not known"),
-        Column("steps", "int64", "on new data"),
-        Column("wall_s", "float64", "its wall time", True),
-        Column("effective_s", "float64", "of which it trained on new data", True),
-        Column("time_to_start_s", "float64", "allocation to the first training; null: never"),
-        Column("queue_capacity_s", "float64", "waited for capacity, beside the wall time"),
+        Column("user", "string", "user who started the run"),
+        Column("torch", "string", "torch version"),
+        Column("python", "string", "Python version"),
+        Column("headway", "string", "version of Headway that recorded the run"),
+        Column("command", "string", "command line"),
+        Column(
+            "labels", "string", "all labels, including those without a column, as a JSON object"
+        ),
+        Column("started_at", "timestamp", "start", True),
+        Column("ended_at", "timestamp", "end, or the time up to which it is known", True),
+        Column("running", "bool", "whether it is still running", True),
+        Column("outcome", "string", "outcome of the last attempt"),
+        Column("exit_code", "int64", "exit code of the last launch"),
+        Column("accelerators", "int64", "maximum over the attempts, counted as ranks", True),
+        Column("attempts", "int64", "number of attempts", True),
+        Column(
+            "failures",
+            "int64",
+            "infrastructure failures; failures of all owners where the next three columns are null",
+            True,
+        ),
+        Column("failures_user", "int64", "user failures; null if written with schema 1"),
+        Column("failures_scheduler", "int64", "scheduler failures"),
+        Column("failures_ambiguous", "int64", "failures with an ambiguous owner"),
+        Column("steps", "int64", "steps on new data"),
+        Column("wall_s", "float64", "wall time", True),
+        Column("effective_s", "float64", "time that trained on new data", True),
+        Column(
+            "time_to_start_s",
+            "float64",
+            "time from allocation to the start of training; null: never trained",
+        ),
+        Column("queue_capacity_s", "float64", "time waiting for capacity, outside the wall time"),
         VERSION,
     ),
 )
@@ -101,22 +114,31 @@ RUNS = Table(
 ATTEMPTS = Table(
     "attempts",
     "started_at",
-    "one row for each life of a run",
+    "one row per attempt",
     (
         _RUN,
         _ATTEMPT,
-        Column("started_at", "timestamp", "when it began", True),
-        Column("ended_at", "timestamp", "when it ended, or up to when it is known", True),
+        Column("started_at", "timestamp", "start", True),
+        Column("ended_at", "timestamp", "end, or the time up to which it is known", True),
         Column("outcome", "string", "completed, failed, preempted, stopped or running", True),
-        Column("accelerators", "int64", "its ranks", True),
-        Column("wall_s", "float64", "with the time since the attempt before it ended", True),
-        Column("effective_s", "float64", "of which it trained on new data", True),
-        Column("lost_s", "float64", "of which it trained, but was rolled back", True),
-        Column("time_to_recover_s", "float64", "of the interruption that it ended; null: none"),
-        Column("first_step", "int64", "first step that it made"),
-        Column("last_step", "int64", "last step that it made"),
-        Column("resumed_from", "int64", "the step of the checkpoint that it loaded"),
-        Column("resumed_by", "string", "memory or disk, where that is known"),
+        Column("accelerators", "int64", "number of ranks", True),
+        Column(
+            "wall_s",
+            "float64",
+            "wall time, including the time since the previous attempt ended",
+            True,
+        ),
+        Column("effective_s", "float64", "time that trained on new data", True),
+        Column("lost_s", "float64", "time of training that was rolled back", True),
+        Column(
+            "time_to_recover_s",
+            "float64",
+            "Time to Recover of the interruption that it ended; null: none",
+        ),
+        Column("first_step", "int64", "first step"),
+        Column("last_step", "int64", "last step"),
+        Column("resumed_from", "int64", "step of the loaded checkpoint"),
+        Column("resumed_by", "string", "level of the loaded checkpoint, memory or disk, if known"),
         VERSION,
     ),
 )
@@ -124,14 +146,14 @@ ATTEMPTS = Table(
 HOURS = Table(
     "hours",
     "hour",
-    "the account of the run itself: where its seconds went, by hour",
+    "seconds of the run by bucket and hour",
     (
         _RUN,
         _ATTEMPT,
-        Column("hour", "timestamp", "the hour in which they fall", True),
-        Column("leaf", "string", "the leaf of the ledger: `train.effective`, ...", True),
-        Column("seconds", "float64", "of the run's wall time", True),
-        Column("accelerator_s", "float64", "the same times the accelerators of the attempt", True),
+        Column("hour", "timestamp", "start of the hour", True),
+        Column("leaf", "string", "bucket of the ledger, such as `train.effective`", True),
+        Column("seconds", "float64", "seconds of the run's wall time", True),
+        Column("accelerator_s", "float64", "seconds times the accelerators of the attempt", True),
         VERSION,
     ),
 )
@@ -139,15 +161,15 @@ HOURS = Table(
 BUCKETS = Table(
     "buckets",
     "hour",
-    "the same account for each rank",
+    "seconds of each rank by bucket and hour",
     (
         _RUN,
         _ATTEMPT,
-        Column("rank", "int64", "the rank", True),
-        Column("host", "string", "where it ran"),
-        Column("hour", "timestamp", "the hour in which they fall", True),
-        Column("leaf", "string", "the leaf of the ledger", True),
-        Column("seconds", "float64", "of this rank", True),
+        Column("rank", "int64", "rank", True),
+        Column("host", "string", "host of the rank"),
+        Column("hour", "timestamp", "start of the hour", True),
+        Column("leaf", "string", "bucket of the ledger", True),
+        Column("seconds", "float64", "seconds of the rank", True),
         VERSION,
     ),
 )
@@ -155,23 +177,23 @@ BUCKETS = Table(
 FAILURES = Table(
     "failures",
     "at",
-    "one row for each attempt that ended before its time",
+    "one row per failed or preempted attempt",
     (
         _RUN,
         _ATTEMPT,
-        Column("at", "timestamp", "when", True),
-        Column("category", "string", "what it was", True),
+        Column("at", "timestamp", "time of the failure", True),
+        Column("category", "string", "category", True),
         Column("owner", "string", "infra, user, scheduler or ambiguous", True),
-        Column("retry", "string", "what it asks for", True),
-        Column("root_rank", "int64", "where it began"),
-        Column("host", "string", "and on which node"),
-        Column("evidence", "string", "why it is thought to be that"),
-        Column("confidence", "string", "how sure that is"),
-        Column("fingerprint", "string", "the same when the same thing happens again"),
-        Column("decision", "string", "what was done about it"),
-        Column("accelerators", "int64", "of the attempt", True),
-        Column("lost_s", "float64", "training that was rolled back", True),
-        Column("time_to_recover_s", "float64", "until it trained again; null: never"),
+        Column("retry", "string", "retry class of the category", True),
+        Column("root_rank", "int64", "rank where the failure began"),
+        Column("host", "string", "host where the failure began"),
+        Column("evidence", "string", "evidence for the category"),
+        Column("confidence", "string", "confidence of the classification"),
+        Column("fingerprint", "string", "equal for failures with the same cause"),
+        Column("decision", "string", "what Headway did"),
+        Column("accelerators", "int64", "accelerators of the attempt", True),
+        Column("lost_s", "float64", "time of training that was rolled back", True),
+        Column("time_to_recover_s", "float64", "time until training resumed; null: never"),
         VERSION,
     ),
 )
@@ -179,19 +201,23 @@ FAILURES = Table(
 CHECKPOINTS = Table(
     "checkpoints",
     "at",
-    "one row for each save",
+    "one row per save",
     (
         _RUN,
         _ATTEMPT,
-        Column("at", "timestamp", "when it began, or was known of", True),
-        Column("step", "int64", "at which step", True),
-        Column("level", "string", "memory or disk", True),
-        Column("blocked_s", "float64", "the training stood, on the rank where it stood longest"),
-        Column("slower_s", "float64", "the steps meanwhile took longer by that, all together"),
-        Column("durable_s", "float64", "until it could be restored; null: not known"),
-        Column("bytes", "int64", "over all ranks; null: not known"),
-        Column("error", "string", "why it failed; null: it did not"),
-        Column("accelerators", "int64", "of the attempt", True),
+        Column("at", "timestamp", "start, or the first time that it was known", True),
+        Column("step", "int64", "step", True),
+        Column("level", "string", "level, memory or disk", True),
+        Column(
+            "blocked_s",
+            "float64",
+            "time that training was blocked, on the rank that was blocked longest",
+        ),
+        Column("slower_s", "float64", "total slowdown of the steps during the save"),
+        Column("durable_s", "float64", "time until it could be restored; null: unknown"),
+        Column("bytes", "int64", "size over all ranks; null: unknown"),
+        Column("error", "string", "error; null: the save succeeded"),
+        Column("accelerators", "int64", "accelerators of the attempt", True),
         VERSION,
     ),
 )
@@ -199,19 +225,19 @@ CHECKPOINTS = Table(
 COMPILES = Table(
     "compiles",
     "at",
-    "one row for each place, reason and kind of compile of an attempt",
+    "one row per place, reason and kind of compile of an attempt",
     (
         _RUN,
         _ATTEMPT,
-        Column("at", "timestamp", "the first of them", True),
-        Column("place", "string", "where in the code", True),
-        Column("reason", "string", "why it was compiled again; null: it was the first time"),
-        Column("recompile", "bool", "whether it was compiled before", True),
-        Column("cached", "bool", "whether a cache had it", True),
-        Column("ranks", "int64", "that compiled it", True),
-        Column("times", "int64", "over all ranks", True),
-        Column("seconds", "float64", "on the rank that took longest", True),
-        Column("accelerators", "int64", "of the attempt", True),
+        Column("at", "timestamp", "start of the first compile", True),
+        Column("place", "string", "location in the code", True),
+        Column("reason", "string", "reason of a recompile; null: first compile"),
+        Column("recompile", "bool", "whether it is a recompile", True),
+        Column("cached", "bool", "whether a cache provided it", True),
+        Column("ranks", "int64", "number of ranks that compiled it", True),
+        Column("times", "int64", "number of compiles over all ranks", True),
+        Column("seconds", "float64", "time on the rank that took longest", True),
+        Column("accelerators", "int64", "accelerators of the attempt", True),
         VERSION,
     ),
 )
@@ -219,18 +245,18 @@ COMPILES = Table(
 NODES = Table(
     "nodes",
     "started_at",
-    "one row for each host of an attempt",
+    "one row per host of an attempt",
     (
         _RUN,
         _ATTEMPT,
-        Column("host", "string", "its name", True),
-        Column("started_at", "timestamp", "when the attempt began", True),
-        Column("ended_at", "timestamp", "when it ended", True),
-        Column("accelerators", "int64", "ranks that ran on it", True),
-        Column("wall_s", "float64", "of the attempt", True),
-        Column("accelerator_s", "float64", "of its ranks", True),
-        Column("effective_s", "float64", "of which they trained on new data", True),
-        Column("failures", "int64", "of which it was the root: 0 or 1", True),
+        Column("host", "string", "name of the host", True),
+        Column("started_at", "timestamp", "start of the attempt", True),
+        Column("ended_at", "timestamp", "end of the attempt", True),
+        Column("accelerators", "int64", "number of ranks on the host", True),
+        Column("wall_s", "float64", "wall time of the attempt", True),
+        Column("accelerator_s", "float64", "accelerator-seconds of its ranks", True),
+        Column("effective_s", "float64", "accelerator-seconds that trained on new data", True),
+        Column("failures", "int64", "number of failures that began on the host: 0 or 1", True),
         VERSION,
     ),
 )

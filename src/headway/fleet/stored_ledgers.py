@@ -24,7 +24,7 @@ LEDGER_TABLES = ("runs", "attempts", "hours", "failures", "checkpoints", "compil
 
 
 def ledger_from_rows(run: StoreRow, rows: Mapping[str, Sequence[StoreRow]]) -> Ledger:
-    """Of one run; `rows` are those of each table that are its own."""
+    """The ledger of one run; `rows` are its rows of each table."""
     rows = _renumber_attempts(rows)
     attempts = rows["attempts"]
     segments, ends = _segments(attempts, rows["hours"])
@@ -66,7 +66,7 @@ def ledger_from_rows(run: StoreRow, rows: Mapping[str, Sequence[StoreRow]]) -> L
 
 
 def _renumber_attempts(rows: Mapping[str, Sequence[StoreRow]]) -> dict[str, list[StoreRow]]:
-    """Attempts numbered from 0 without a gap: others who write to a store may leave some out."""
+    """Number attempts from 0 without gaps, which rows of other writers may have."""
     numbers = sorted({row["attempt"] for row in rows["attempts"]})
     places = {number: place for place, number in enumerate(numbers)}
     return {
@@ -85,14 +85,14 @@ def _renumber_attempts(rows: Mapping[str, Sequence[StoreRow]]) -> dict[str, list
 def _split_command(command: str) -> tuple[str, ...]:
     try:
         return tuple(redact.words(shlex.split(command)))
-    except ValueError:  # not as a shell would take it
+    except ValueError:  # not valid shell syntax
         return (redact.text(command),)
 
 
 def _segments(
     attempts: Sequence[StoreRow], hours: Iterable[StoreRow]
 ) -> tuple[list[Segment], list[int]]:
-    """Each attempt's leaves in the order of the vocabulary, and where each attempt ends."""
+    """Buckets of each attempt in a fixed order, and the end of each attempt."""
     sums: dict[tuple[int, str], float] = {}
     for row in hours:
         key = (row["attempt"], row["leaf"])
@@ -157,7 +157,7 @@ def _checkpoints(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterab
 def _checkpointer_saves(
     rows: Iterable[StoreRow], starts: Sequence[datetime]
 ) -> Iterable[CheckpointOutcome]:
-    """Only a Checkpointer knows how much longer steps took."""
+    """Only a Checkpointer records `slower_s`."""
     for row in rows:
         if row["slower_s"] is not None:
             yield CheckpointOutcome(
@@ -189,7 +189,7 @@ def _compiles(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[
 
 
 def _starts(run: StoreRow, attempts: Sequence[StoreRow], ends: Sequence[int]) -> list[datetime]:
-    """For each attempt when the run began, as if no time before it had been left out."""
+    """The start of the run for each attempt, as if all earlier time were in the ledger."""
     start: datetime = run["started_at"]
     starts = []
     for place, (row, end) in enumerate(zip(attempts, ends, strict=True)):

@@ -16,22 +16,22 @@ RUN_DIMENSIONS = (
     *(column.name for column in LABELS),
     *("run_id", "run", "job", "user", "torch", "python", "headway"),
 )
-TIME_GRAINS = {"hour": "h", "day": "D", "week": "W", "month": "M"}  # and how Ibis calls them
+TIME_GRAINS = {"hour": "h", "day": "D", "week": "W", "month": "M"}  # with the units of Ibis
 DIMENSIONS = (*TIME_GRAINS, *RUN_DIMENSIONS)
 
 
 class Filter(NamedTuple):
-    """How a question is asked: split by what, of when, of which runs, how many rows at most."""
+    """Grouping, time range, run conditions and row limit of a query."""
 
     by: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
-    where: tuple[tuple[str, str], ...] = ()  # columns of runs and what they must be
+    where: tuple[tuple[str, str], ...] = ()  # columns of `runs` and their required values
     limit: int | None = None
 
 
 def filtered(tables: Mapping[str, ir.Table], name: str, time: str, filter_: Filter) -> ir.Table:
-    """The rows of a table in that stretch of time, with a column for each thing to split by."""
+    """Rows of a table in the time range and of the matching runs, with all group-by columns."""
     rows = tables[name]
     if filter_.since is not None:
         rows = rows.filter(rows[time] >= filter_.since)
@@ -57,7 +57,7 @@ def _join_runs(tables: Mapping[str, ir.Table], rows: ir.Table, filter_: Filter) 
 
 
 def join_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
-    """Rows of runs with what their attempts held: a run may have had another size in each."""
+    """Rows of runs with sums over their attempts, whose numbers of accelerators may differ."""
     attempts = tables["attempts"]
     lost = attempts.wall_s - attempts.effective_s
     totals = attempts.agg(
@@ -70,17 +70,17 @@ def join_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
 
 
 def hours(seconds: ir.Value) -> ir.Value:
-    """A sum of accelerator-seconds in hours."""
+    """The sum of accelerator-seconds, in hours."""
     return seconds.sum() / 3600.0
 
 
 def weighted(value: ir.Value, weight: ir.Value) -> ir.Value:
-    """The mean of a value in which each row counts by its weight; null where there is none."""
+    """The weighted mean of a value; null if all weights are zero."""
     return (value * weight).sum() / weight.sum().nullif(0.0)
 
 
 def per_job(rows: ir.Table, value: str, filter_: Filter) -> ir.Table:
-    """The rows with a weight, `job`, by which a mean of the value counts each run once."""
+    """Rows with a weight `job` that makes a mean of the value count each run once."""
     import ibis
 
     per_run = ibis.window(group_by=list(dict.fromkeys([*filter_.by, "run_id"])))
@@ -90,7 +90,7 @@ def per_job(rows: ir.Table, value: str, filter_: Filter) -> ir.Table:
 def ordered(
     rows: ir.Table, filter_: Filter, by: Sequence[str] = ("accelerator_hours",)
 ) -> ir.Table:
-    """Periods in their order, then what weighs most first; rows that are alike by their names."""
+    """Sort by period, then by the largest values of `by`, then by name; apply the limit."""
     periods = [name for name in filter_.by if name in TIME_GRAINS]
     rest = [name for name in filter_.by if name not in TIME_GRAINS]
     keys = [*(rows[name].asc() for name in periods), *(rows[name].desc() for name in by)]

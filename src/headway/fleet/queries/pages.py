@@ -22,7 +22,7 @@ SORTS = ("started_at", "ett_percent", "accelerator_hours", "lost_hours", "time_t
 
 
 def field_values(column: str, limit: int) -> QueryFn:
-    """What a field of runs is, most frequent first."""
+    """Values of a column of `runs`, most frequent first."""
 
     def query(tables: Tables) -> ir.Table:
         runs = tables["runs"]
@@ -34,7 +34,7 @@ def field_values(column: str, limit: int) -> QueryFn:
 
 
 def bucket_hours(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
-    """Accelerator-hours in some leaves; those that were asked for only: that is much faster."""
+    """Accelerator-hours in the given buckets; filtering the buckets first is much faster."""
 
     def query(tables: Tables) -> ir.Table:
         selected = tables["hours"]
@@ -55,7 +55,7 @@ def _select_tables(tables: Tables, *names: str) -> dict[str, ir.Table]:
 
 
 def start_stages(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
-    """Seconds of the stages of the start, over the runs that began then and trained."""
+    """Seconds in the stages of the start, over the matching runs that trained."""
 
     def query(tables: Tables) -> ir.Table:
         runs = filtered(tables, "runs", "started_at", filter_)
@@ -68,7 +68,7 @@ def start_stages(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
 
 
 def release_starts(filter_: Filter, release: str) -> QueryFn:
-    """The values of a release field, in the order in which they came; the last ones."""
+    """The most recent values of a release field, newest first."""
 
     def query(tables: Tables) -> ir.Table:
         runs = filtered(tables, "runs", "started_at", filter_._replace(by=(release,)))
@@ -86,7 +86,7 @@ def release_starts(filter_: Filter, release: str) -> QueryFn:
 
 
 def preemption_rows(filter_: Filter, *, skip: int, limit: int) -> QueryFn:
-    """Each one with its run and its price, the newest first."""
+    """Preemptions with their run and cost, newest first."""
 
     def query(tables: Tables) -> ir.Table:
         rows = filtered(tables, "failures", "at", filter_)
@@ -105,7 +105,7 @@ def preemption_rows(filter_: Filter, *, skip: int, limit: int) -> QueryFn:
 
 
 def matching_runs(filter_: Filter, search: Mapping[str, str], *, skip: int, limit: int) -> QueryFn:
-    """The runs that began then and hold what is searched for, as a list."""
+    """Runs that match the search, in the requested order."""
 
     def query(tables: Tables) -> ir.Table:
         rows = _filtered_runs(tables, filter_, search)
@@ -121,7 +121,7 @@ def matching_runs(filter_: Filter, search: Mapping[str, str], *, skip: int, limi
 
 
 def count_runs(filter_: Filter, search: Mapping[str, str]) -> QueryFn:
-    """How many they are."""
+    """The number of runs that match the search."""
 
     def query(tables: Tables) -> ir.Table:
         rows = _filtered_runs(tables, filter_, search)
@@ -157,7 +157,7 @@ def _filtered_runs(tables: Tables, filter_: Filter, search: Mapping[str, str]) -
 
 
 def _with_failure_counts(tables: Tables, rows: ir.Table) -> ir.Table:
-    """Runs with the number of their failures; of rows of schema 1 it is counted."""
+    """Runs with their numbers of failures; for rows of schema 1 these are counted."""
     failures = tables["failures"]
     counts = failures.agg(by="run_id", infra=failures.count(where=failures.owner == "infra"))
     counts = counts.rename(failed_id="run_id")
@@ -181,7 +181,7 @@ def rows_of_run(table: str, run_id: str, order: str, limit: int) -> QueryFn:
 
 
 def buckets_of_run(run_id: str, *by: str) -> QueryFn:
-    """Where the time of one run went."""
+    """Seconds of one run by bucket."""
 
     def query(tables: Tables) -> ir.Table:
         rows = tables["hours"]

@@ -25,11 +25,11 @@ COMPILE_BUCKET, RECOMPILE_BUCKET = "start.pt2_compile", "recover.pt2_compile"
 def measured_in_store(
     query_row: Callable[[QueryFn], Row], filter_: Filter, source: str
 ) -> Measured:
-    """Means over the runs that were asked for; `ask` gives the one row of an answer."""
+    """Means over the matching runs; `query_row` returns the only row of a query."""
     runs = query_row(lambda tables: _runs(tables, filter_))
     if not runs["runs"]:
         raise UsageError(
-            f"no such runs are in the store {source}; widen --where or --since",
+            f"no matching runs in the store {source}; widen --where or --since",
             code="no-runs-match",
         )
     attempts = query_row(lambda tables: _attempts(tables, filter_))

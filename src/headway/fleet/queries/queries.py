@@ -36,7 +36,7 @@ SIDES = ("ett", "idleness", "failure")
 
 
 def ett_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """First for each run, so that runs and accelerator-hours can be weighed alike."""
+    """ETT%, idleness% and failure%, aggregated per run first to allow both weightings."""
     rows = filtered(tables, "hours", "hour", filter_)
     failed = rows.leaf.startswith("failure.") | rows.leaf.startswith("recover.")
     trained = rows.leaf == EFFECTIVE
@@ -71,7 +71,7 @@ TTS_DIMENSIONS: tuple[str, ...] = ()
 
 
 def tts_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """Runs that never trained have none; they are counted beside."""
+    """Time to Start; runs that never trained are counted in `never_trained`."""
     rows = join_attempts(tables, filtered(tables, "runs", "started_at", filter_))
     started = rows.time_to_start_s.notnull()
     result = rows.agg(
@@ -92,7 +92,7 @@ TTR_DIMENSIONS = ("resumed_by",)
 
 
 def ttr_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """The time counts to the attempt that ended the interruption."""
+    """Time to Recover; it belongs to the attempt that ended the interruption."""
     rows = filtered(tables, "attempts", "started_at", filter_)
     rows = per_job(rows.filter(rows.time_to_recover_s.notnull()), "time_to_recover_s", filter_)
     result = rows.agg(
@@ -113,7 +113,7 @@ FAILURE_DIMENSIONS = ("category", "owner", "retry", "host", "confidence", "finge
 
 
 def failures_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """`failures` are those of infra, as published; `accelerator_hours` is what all of them lost."""
+    """`failures` are infrastructure failures, as published; `accelerator_hours` are lost by all."""
     rows = per_job(filtered(tables, "failures", "at", filter_), "time_to_recover_s", filter_)
     recovered = rows.time_to_recover_s.fill_null(0.0)
     recovers = rows.time_to_recover_s.notnull().ifelse(1.0, 0.0)
@@ -139,7 +139,7 @@ CHECKPOINT_DIMENSIONS = ("level",)
 
 
 def checkpoints_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """`accelerator_hours` is what they blocked."""
+    """`accelerator_hours` is the time that checkpoints block."""
     rows = per_job(filtered(tables, "checkpoints", "at", filter_), "blocked_s", filter_)
     blocking = rows.blocked_s.notnull()
     result = rows.agg(
@@ -160,7 +160,7 @@ COMPILE_DIMENSIONS = ("place", "reason", "recompile", "cached")
 
 
 def compiles_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """First for each run: what it compiled, on the ranks that took longest."""
+    """Compiles, aggregated per run first, on the ranks that took longest."""
     rows = filtered(tables, "compiles", "at", filter_)
     runs = rows.agg(
         by=list(dict.fromkeys([*filter_.by, "run_id"])),
@@ -187,7 +187,7 @@ NODE_DIMENSIONS = ("host",)
 
 
 def nodes_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """By the attempts that began in that stretch of time."""
+    """Hosts, over the attempts that began in the time range."""
     rows = filtered(tables, "nodes", "started_at", filter_)
     runs = rows.agg(
         by=list(dict.fromkeys([*filter_.by, "run_id"])),
@@ -216,7 +216,7 @@ TOP_DIMENSIONS = ("leaf",)
 
 
 def top_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
-    """`percent` is of all that the same runs and periods had, whatever was lost there."""
+    """Time that was not training; `percent` is of all time of the same runs and periods."""
     slices = [name for name in filter_.by if name != "leaf"]
     run = ["run_id", *(name for name in slices if name in TIME_GRAINS)]
     rows = filtered(tables, "hours", "hour", filter_)
@@ -250,7 +250,7 @@ def top_query(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Table:
 
 
 class Query(NamedTuple):
-    """One question: `by` is how it is split unless told otherwise, `own` what only it can do."""
+    """A query with its default grouping and the dimensions that only it supports."""
 
     build: Callable[[Mapping[str, ir.Table], Filter], ir.Table]
     by: tuple[str, ...] = ()
@@ -270,14 +270,14 @@ QUERIES = {
 
 
 def build_query(name: str, filter_: Filter) -> Callable[[Mapping[str, ir.Table]], ir.Table]:
-    """The question of that name, ready to be put to the tables; UsageError for a bad split."""
+    """A query ready for `run_query`; UsageError for an unsupported dimension."""
     query = QUERIES[name]
     filter_ = filter_._replace(by=filter_.by or query.by)
     allowed = (*DIMENSIONS, *query.dimensions)
     for dimension in filter_.by:
         if dimension not in allowed:
             raise UsageError(
-                f"{name} cannot be split by {dimension!r}; it can by {', '.join(allowed)}",
+                f"{name} cannot be grouped by {dimension!r}; available are {', '.join(allowed)}",
                 code="split-unknown",
                 split=dimension,
             )

@@ -20,21 +20,21 @@ RELEASES = ("torch", "image", "code", "headway", "week", "month")
 
 
 class Release(NamedTuple):
-    """The runs of one release that trained; times are in seconds."""
+    """Runs of one release that trained; times are in seconds."""
 
-    name: Any  # a text, or the time at which a week or month began
-    first: datetime  # when one of its runs began
+    name: Any  # text, or the start of a week or month
+    first: datetime  # start of its first run
     runs: int
     mean: float
     median: float
-    slow: float  # nine of ten start faster
-    stages: Mapping[str, float]  # means, and the rest of the start; they sum to the mean
+    p90: float
+    stages: Mapping[str, float]  # mean of each stage and of the rest; they sum to `mean`
 
 
 def releases(
     run_query: Callable[[QueryFn], list[dict[str, Any]]], filter_: Filter, release: str
 ) -> list[Release]:
-    """By a field of runs, or by week or month; the last ones."""
+    """The most recent releases, by a column of `runs` or by week or month."""
     filter_ = filter_._replace(by=(release,))
     rows = run_query(pages.release_starts(filter_, release))[::-1]
     seconds: dict[Any, dict[str, float]] = {}
@@ -47,7 +47,7 @@ def releases(
             runs=row["jobs"],
             mean=row["tts_s_by_jobs"],
             median=row["tts_p50_s"],
-            slow=row["tts_p90_s"],
+            p90=row["tts_p90_s"],
             stages=by_stage(
                 {leaf: sec / row["jobs"] for leaf, sec in seconds.get(row[release], {}).items()},
                 row["tts_s_by_jobs"],
@@ -60,7 +60,7 @@ def releases(
 def release_bars(
     run_query: Callable[[QueryFn], list[dict[str, Any]]], filter_: Filter, release: str
 ) -> list[Bar]:
-    """The same for a waterfall, with what was lost; that is weighed by accelerator-hours."""
+    """Releases as bars of a waterfall, with lost time weighted by accelerator-hours."""
     lost: dict[Any, dict[str, float]] = {}
     for row in run_query(build_query("top", filter_._replace(by=(release, "leaf")))):
         lost.setdefault(row[release], {})[row["leaf"]] = row["percent"]

@@ -49,7 +49,7 @@ def by_release(source: Source, query: PageQuery) -> dict[str, Any]:
             "first": bar.first,
             "jobs": bar.runs,
             "tts_p50_s": bar.median,
-            "tts_p90_s": bar.slow,
+            "tts_p90_s": bar.p90,
             "tts_s_by_jobs": bar.mean,
             **{leaf: bar.stages.get(leaf, 0.0) for leaf in used},
         }
