@@ -27,32 +27,32 @@ from headway.errors import HeadwayError
 from headway.journal import run_files
 from headway.probe import ENV_FOLDER
 
-PART = GOLDEN_PART  # of the state
-SERVING_INFO = "publish"  # of `extra`: the factory, its arguments, how the inputs are handed over
+PART = GOLDEN_PART  # the part of the state
+SERVING_INFO = "publish"  # key of `extra`: the factory, its arguments, the structure of the inputs
 COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional")
 
 GoldenTensors = dict[str, list[Tensor]]
 
 
 class Notify(Protocol):
-    """Tells a person of a problem."""
+    """Reports a problem to the user."""
 
     def __call__(self, text: str, *, code: str) -> None: ...
 
 
 class GoldenNotRecorded(HeadwayError):
-    """Why there are no golden inputs, or outputs."""
+    """Why golden inputs or outputs were not recorded."""
 
 
 class NeedsOtherRanks(Exception):
-    """The model needs its other ranks to answer."""
+    """The model cannot be called without the other ranks."""
 
     def __init__(self) -> None:
-        super().__init__("the model is spread over ranks, and cannot be asked on one of them")
+        super().__init__("the model is sharded over ranks and cannot be called on one of them")
 
 
 def json_arguments(model_arguments: Mapping[str, Any], say: Notify) -> dict[str, Any]:
-    """What is told of the factory's arguments; nothing, which is said, if JSON cannot hold them."""
+    """The factory's arguments for `extra`; empty, with a note, if JSON cannot hold them."""
     try:
         json.dumps(model_arguments)
     except (TypeError, ValueError) as error:
@@ -64,11 +64,11 @@ def json_arguments(model_arguments: Mapping[str, Any], say: Notify) -> dict[str,
 def add_golden(
     parts: StateTree, ranks: RankCoordinator, given: Any, model: nn.Module | None, say: Notify
 ) -> dict[str, Any]:
-    """Rank 0 has the golden part among its parts; what is told of it."""
+    """Add the golden part to the parts of rank 0; return what `extra` says about it."""
     if ranks.rank:
         return {}
     if PART in parts.parts:
-        text = f"no golden inputs were recorded: the state has a part {PART!r}"
+        text = f"no golden inputs were recorded: the state already has a part {PART!r}"
         say(text, code="golden-part-taken")
         return {}
     asked = parts.model if model is None else unwrap(model)
@@ -81,11 +81,11 @@ def add_golden(
 
 
 def call_arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments from a tensor, a tuple of them, or a dict by name; ValueError if it is neither."""
+    """Arguments from a tensor, a tuple, or a dict by name; ValueError otherwise."""
     leaves = pytree.tree_leaves(given)
     known = isinstance(given, (Tensor, tuple, list, dict))
     if not known or not leaves or not all(isinstance(one, Tensor) for one in leaves):
-        raise ValueError("tensors: one, a tuple, or a dict by name")
+        raise ValueError("a tensor, a tuple of tensors, or a dict of tensors")
     if isinstance(given, dict):
         return (), given
     return ((given,) if isinstance(given, Tensor) else tuple(given)), {}
@@ -94,7 +94,7 @@ def call_arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def record_golden(
     given: Any, model: nn.Module | None, *, alone: bool
 ) -> tuple[GoldenTensors, dict[str, Any], GoldenNotRecorded | None]:
-    """The part of the checkpoint, what is told of it, and why there are no outputs in it.
+    """The golden part, what `extra` says about it, and why there are no outputs in it.
 
     `alone`: there are no other ranks.
     """
@@ -108,27 +108,27 @@ def record_golden(
     told = {"inputs": pytree.treespec_dumps(spec)}
     none = "the golden outputs were not recorded"
     if model is None:
-        why = "no module is among the parts of the state, and none was given as `model`"
+        why = "the state has no module, and `model` was not given"
         return found, told, GoldenNotRecorded(f"{none}: {why}", code="golden-model-missing")
     try:
         found["outputs"] = _cpu_copies(_reference_outputs(model, leaves, spec, alone))
     except NeedsOtherRanks as error:
         return found, told, GoldenNotRecorded(f"{none}: {error}", code="golden-model-not-alone")
-    except Exception as error:  # of the user's code: the anchor counts for more
+    except Exception as error:  # an error of user code must not prevent the anchor
         why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         return found, told, GoldenNotRecorded(f"{none}: {why}", code="golden-model-failed")
     return found, told, None
 
 
 def _cpu_copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """On the CPU, and nobody else's."""
+    """Separate copies on the CPU."""
     return [one.detach().to("cpu", copy=True).contiguous() for one in tensors]
 
 
 def _reference_outputs(
     model: nn.Module, leaves: Sequence[Tensor], spec: pytree.TreeSpec, alone: bool
 ) -> list[Tensor]:
-    """What the model says as it would serve; afterwards it is in the mode that it was in."""
+    """The outputs of the model in evaluation mode; its modes are restored afterwards."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(isinstance(one, DTensor) for one in tensors):
         raise NeedsOtherRanks
@@ -151,7 +151,7 @@ def _reference_outputs(
 
 @contextlib.contextmanager
 def _eager() -> Iterator[None]:
-    """What was compiled for training is not compiled again for this one call."""
+    """Do not compile again for this one call."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -160,7 +160,7 @@ def _eager() -> Iterator[None]:
 
 
 class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises where the other ranks, who are not asked, would be waited for."""
+    """Raises where the other ranks, which do not take part, would be waited for."""
 
     def __torch_dispatch__(
         self,
@@ -175,7 +175,7 @@ class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def run_identity() -> dict[str, Any]:
-    """The run that this process is recorded in, if it is."""
+    """The run that records this process, if any."""
     journal = os.environ.get(ENV_FOLDER)
     if not journal:
         return {}

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from headway.errors import CheckpointMismatch
 
 WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-MAX_NAMES = 10  # names of each side that an error lists
-MAX_CANDIDATES = 1000  # names among which the nearest one is looked for
+MAX_NAMES = 10  # names per side listed in an error
+MAX_CANDIDATES = 1000  # names searched for the closest one
 
 
 def pair_names(saved: Iterable[str], live: Iterable[str]) -> dict[str, str]:
-    """For each saved name the live one: the same, or the only one that differs by wrappers."""
+    """The live name of each saved name: equal, or the only one that differs by wrappers."""
     saved, live = list(saved), dict.fromkeys(live)
     pairs = {name: name for name in saved if name in live}
     left = _by_core(name for name in saved if name not in pairs)
@@ -35,15 +35,14 @@ def _by_core(names: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
 
 @dataclass
 class Mismatch:
-    """In what a checkpoint and the live state differ."""
+    """Differences between a checkpoint and the live state."""
 
-    missing: list[str] = field(default_factory=list)  # in the checkpoint
-    unexpected: list[str] = field(default_factory=list)  # it has them, and no rank of the state
-    different: list[str] = field(default_factory=list)  # sentences about names that both have
-    converted: list[str] = field(default_factory=list)  # the same, of types that can be converted
-    unreadable: list[str] = field(
-        default_factory=list
-    )  # live tensors that nothing can be read into
+    missing: list[str] = field(default_factory=list)  # missing in the checkpoint
+    # in the checkpoint, but in the state of no rank
+    unexpected: list[str] = field(default_factory=list)
+    different: list[str] = field(default_factory=list)  # clauses about names that both have
+    converted: list[str] = field(default_factory=list)  # the same, for dtypes that can be converted
+    unreadable: list[str] = field(default_factory=list)  # live tensors that cannot be read in place
 
     def __bool__(self) -> bool:
         return bool(
@@ -51,10 +50,10 @@ class Mismatch:
         )
 
     def error(self, checkpoint: str) -> CheckpointMismatch:
-        """One sentence with the first names of each side."""
+        """An error with the first names of each side."""
         text = (
             f"the checkpoint {checkpoint} does not fit the state: {'; '.join(self._clauses())}; "
-            "to restore what fits: restore(strict=False)"
+            "to restore what fits, use restore(strict=False)"
         )
         return CheckpointMismatch(
             text,
@@ -64,7 +63,7 @@ class Mismatch:
         )
 
     def notes(self, checkpoint: str) -> list[str]:
-        """What a restore that is not strict has left out, or converted."""
+        """What a non-strict restore has left out or converted."""
         return [f"{checkpoint}: {clause}" for clause in self._clauses()]
 
     def _clauses(self) -> list[str]:
@@ -83,7 +82,7 @@ class Mismatch:
 
 
 def merge_mismatches(ranks: Sequence[Mismatch]) -> Mismatch:
-    """Of all ranks: a name of the checkpoint has a place if it has one on any of them."""
+    """The mismatch of all ranks: a name has a place if it has one on any rank."""
     everywhere = set.intersection(*(set(one.unexpected) for one in ranks))
     return Mismatch(
         list(dict.fromkeys(name for one in ranks for name in one.missing)),
@@ -95,7 +94,7 @@ def merge_mismatches(ranks: Sequence[Mismatch]) -> Mismatch:
 
 
 def _names_clause(names: Sequence[str], what: str, others: Sequence[str], have: str) -> str:
-    """With the nearest name of the other side, where there is one."""
+    """The names, with the closest name of the other side where there is one."""
     near = []
     for name in names[:MAX_NAMES]:
         best = difflib.get_close_matches(name, others[:MAX_CANDIDATES], 1)

@@ -16,17 +16,14 @@ from torch.optim import Optimizer
 
 from headway.checkpoint.state import pickle_if_needed
 
-OPTIMIZER_ENTRIES = ("state", "param_groups")  # of an optimizer
+OPTIMIZER_ENTRIES = ("state", "param_groups")  # keys of the state of an optimizer
 
 
 GROUP_NAME_KEYS = ("params", "param_names")
 
 
-# -- optimizers -----------------------------------------------------------------------------
-
-
 def is_torch_state(part: Optimizer, collected: Any) -> bool:
-    """Whether its state is as torch has it, by numbers or with names in their place."""
+    """Whether its state has torch's structure, with numbers or names as keys."""
     if not isinstance(collected, Mapping) or named_parameters(part) is not None:
         return False
     groups, state = collected.get("param_groups"), collected.get("state", {})
@@ -36,7 +33,7 @@ def is_torch_state(part: Optimizer, collected: Any) -> bool:
 
 
 def parameter_names(part: Any, names: Mapping[int, str]) -> list[str] | None:
-    """What the parameters of an optimizer are called, by its numbers; None if one has no name."""
+    """The names of an optimizer's parameters, by number; None if one has no name."""
     if not isinstance(part, Optimizer) or named_parameters(part) is not None:
         return None
     found = [
@@ -57,7 +54,7 @@ def parameter_names(part: Any, names: Mapping[int, str]) -> list[str] | None:
 
 
 def live_keys(part: Optimizer, names: Mapping[int, str]) -> list[str]:
-    """The keys under which the live state has its parameters."""
+    """The keys of the parameters in the live state."""
     return parameter_names(part, names) or [
         str(number) for number in range(len(optimizer_parameters(part)))
     ]
@@ -68,7 +65,7 @@ def optimizer_parameters(part: Optimizer) -> list[Tensor]:
 
 
 def is_numbered_state(saved: Any, names: Sequence[str]) -> bool:
-    """Whether it is the state of an optimizer as torch has it."""
+    """Whether it is an optimizer state with torch's numbered parameters."""
     if not isinstance(saved, Mapping):
         return False
     state, groups = saved.get("state"), saved.get("param_groups")
@@ -81,7 +78,7 @@ def is_numbered_state(saved: Any, names: Sequence[str]) -> bool:
 
 
 def by_name(saved: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The same with names instead of numbers; a group is known by those in it."""
+    """The state with names instead of numbers; a group is identified by its names."""
     groups = {}
     for number, group in enumerate(saved["param_groups"]):
         here = [names[one] for one in group["params"]]
@@ -107,7 +104,7 @@ def _group_key(number: int, names: Sequence[str]) -> str:
 
 
 def by_number(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What was saved by numbers, which DCP has made text of."""
+    """State that was saved by number; DCP has turned the numbers into text."""
     state = {
         int(key) if str(key).isdecimal() else key: kept
         for key, kept in saved.get("state", {}).items()
@@ -118,7 +115,7 @@ def by_number(saved: Mapping[str, Any]) -> dict[str, Any]:
 def load_optimizer(
     part: Optimizer, names: Sequence[str], saved: Mapping[str, Any], pairs: Mapping[str, str]
 ) -> None:
-    """What was saved by names; a group takes over what was saved of the one its parameters had."""
+    """Load state saved by name; a group takes the settings of the saved group of its parameters."""
     numbers = {name: number for number, name in enumerate(names)}
     here = part.state_dict()
     saved_groups = saved.get("param_groups", {})
@@ -146,7 +143,7 @@ def load_optimizer(
 def _load_group(
     live: Mapping[str, Any], here: Mapping[str, Any], saved: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """A group as it was saved; a tensor in it, such as a learning rate, stays the same one."""
+    """The saved settings of a group; a live tensor such as a learning rate is updated in place."""
     group = dict(here)
     for key, value in (saved or {}).items():
         if key in GROUP_NAME_KEYS:
@@ -163,7 +160,7 @@ def _is_like(tensor: Any, other: Tensor) -> TypeGuard[Tensor]:
 
 
 def set_saved_types(part: Any, saved: Mapping[str, Any]) -> None:
-    """torch gives what it loads the type of the parameter: it gets the type that was saved."""
+    """Restore the saved dtypes: torch casts what it loads to the dtype of the parameter."""
     if not isinstance(part, Optimizer) or named_parameters(part) is not None:
         return
     parameters = optimizer_parameters(part)
@@ -187,19 +184,19 @@ def _with_saved_type(loaded: Any, saved: Any) -> Any:
 
 
 def optimizer_at(parts: Mapping[str, Any], path: Sequence[Any]) -> Optimizer | None:
-    """The one that keeps what lies at that path, of a parameter."""
+    """The optimizer whose state of a parameter has that path."""
     part = parts.get(path[0]) if len(path) >= 4 and path[1] == "state" else None
     return part if isinstance(part, Optimizer) else None
 
 
 def named_parameters(part: Any) -> Mapping[str, Any] | None:
-    """The parameters of an optimizer that knows them by name, as TorchRec's do."""
+    """The parameters of an optimizer that identifies them by name, as TorchRec's do."""
     named = getattr(part, "params", None)
     return named if isinstance(part, Optimizer) and isinstance(named, Mapping) else None
 
 
 def only_local_state(part: Any, saved: Any) -> Any:
-    """With what is kept of the parameters that are here, be it nothing, and of no others."""
+    """The state of the parameters on this rank, possibly empty, and of no others."""
     named = named_parameters(part)
     if named is None:
         return saved

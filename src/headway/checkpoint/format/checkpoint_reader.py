@@ -38,19 +38,17 @@ from headway.storage import codecs, disk
 from headway.storage.codecs import UnreadableData, crc32_of, decompress_into
 from headway.storage.place import FsspecPlace
 
-READ_THREADS = 4  # that read at once
-READ_BYTES = 1 << 20  # bytes that each reads at a time
-
-
-# Loading
+READ_THREADS = 4  # parallel reads
+READ_BYTES = 1 << 20  # bytes per read
 
 
 class CheckpointReader(FileSystemReader):
-    """Reads checkpoints of a store without a copy in between; any other as torch does.
+    """Reads checkpoints of a store without intermediate copies, and any other as torch does.
 
-    `check`: compare the checksum of everything that is read. `mapped`: through the page cache, as
-    fast as it gets; some network file systems would rather have it read. `trusted`: whether it may
-    run code, see `trust`; None: if this user alone can have written it.
+    `check`: verify the checksum of everything that is read. `mapped`: read through a memory map,
+    which is fastest; some network file systems are faster with reads. `trusted`: whether objects
+    may run code, see `unpickling`; None allows it only if nobody but this user can have written the
+    checkpoint.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class CheckpointReader(FileSystemReader):
         self._metadata: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the checkpoint says of its tensors; read once."""
+        """The metadata of the checkpoint, read once."""
         if self._metadata is None:
             if self._remote is None:
                 content = disk.read(os.path.join(self.path, manifests.METADATA))
@@ -79,7 +77,7 @@ class CheckpointReader(FileSystemReader):
                 found = unpickling.load_metadata(content, trusted=self.trusted)
             except (HeadwayError, OSError):
                 raise
-            except Exception as error:  # a damaged pickle may raise anything
+            except Exception as error:  # a damaged pickle may raise any exception
                 why = f"its {manifests.METADATA} cannot be read: {error}"
                 raise damaged_error(self.path, why, code="metadata-not-readable") from None
             if found.storage_meta is None:
@@ -90,13 +88,13 @@ class CheckpointReader(FileSystemReader):
 
     @property
     def trusted(self) -> bool:
-        """Whether what is read may run code."""
+        """Whether objects that are read may run code."""
         if self._trusted is None:
             self._trusted = self._remote is None and disk.only_user_can_write(self.path)
         return self._trusted
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Another checkpoint, if one is named."""
+        """Switch to another checkpoint, if one is given."""
         super().reset(checkpoint_id)
         if checkpoint_id:
             url = str(checkpoint_id)
@@ -106,12 +104,12 @@ class CheckpointReader(FileSystemReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Keep what the checkpoint says of its tensors."""
+        """Keep the metadata of the checkpoint."""
         super().set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
         self._metadata = metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill the targets, several at once."""
+        """Read the targets in parallel."""
         known = self._known()
         if known is None:
             return super().read_data(plan, planner)
@@ -121,7 +119,7 @@ class CheckpointReader(FileSystemReader):
             if (info.relative_path, info.offset) not in known:
                 name = one.storage_index.fqn
                 raise damaged_error(
-                    self.path, f"its manifest does not know {name}", code="item-not-in-manifest"
+                    self.path, f"its manifest does not list {name}", code="item-not-in-manifest"
                 )
             wanted.setdefault((info.relative_path, info.offset), []).append(one)
         targets = {
@@ -147,7 +145,7 @@ class CheckpointReader(FileSystemReader):
         return done
 
     def _known(self) -> dict[tuple[str, int], Item] | None:
-        """Where the raw bytes of each item lie; None if this is no checkpoint of a store."""
+        """Where the raw bytes of each item are; None if it is not a checkpoint of a store."""
         try:
             if self._remote is not None:
                 content = self._remote.read(manifests.MANIFEST)
@@ -176,7 +174,7 @@ class CheckpointReader(FileSystemReader):
         requests: Sequence[ReadItem],
         targets: dict[int, torch.Tensor],
     ) -> memoryview | bytes:
-        """Fill the targets of one item, or hand out its bytes."""
+        """Read the targets of one item, or return its bytes."""
         room = self._room(item, requests, targets)
         if room is not None and not item.unpacked:
             self._verify(source, item, *source.fill(room, item.data, check=self._check))
@@ -210,13 +208,13 @@ class CheckpointReader(FileSystemReader):
             why = f"{source.name} ends before {item.name}"
             raise damaged_error(self.path, why, code="truncated", item=item.name)
         if self._check and crc32 != item.crc32:
-            why = f"{item.name} in {source.name} was changed"
+            why = f"{item.name} in {source.name} was modified"
             raise damaged_error(self.path, why, code="checksum-mismatch", item=item.name)
 
     def _room(
         self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
     ) -> memoryview | None:
-        """The memory of the target, if all of the item belongs there as it is."""
+        """The memory of the target, if the raw bytes of the whole item can be read into it."""
         target = targets.get(id(requests[0]))
         if target is None or len(requests) > 1 or self._metadata is None:
             return None
@@ -227,7 +225,7 @@ class CheckpointReader(FileSystemReader):
         plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
         if not fits or not same or not plain:
             return None
-        increment_version(target)  # who watches for changes would not see this one
+        increment_version(target)  # the write bypasses torch's version counter
         return tensor_bytes(target)
 
     def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
@@ -253,7 +251,7 @@ def damaged_error(
 
 
 def item_content(data: memoryview, item: Item) -> memoryview:
-    """The raw bytes of an item, from those that are in the file."""
+    """The raw bytes of an item, from the bytes in the file."""
     if item.unpacked is None:
         return data
     at, size = item.unpacked
@@ -263,44 +261,42 @@ def item_content(data: memoryview, item: Item) -> memoryview:
 
 
 def open_file(path: str, name: str) -> RangeReader:
-    """A file of a checkpoint."""
     if "://" in path:
         return _RemoteFile(FsspecPlace(path), name)
     return _LocalFile(os.path.join(path, name), mapped=True)
 
 
 class RangeReader(Protocol):
-    """A file that is read in places."""
+    """A file that is read in ranges."""
 
     name: str
 
     def bytes(self, at: int, size: int) -> memoryview:
-        """So many bytes from there, or as many as there are."""
+        """Read that many bytes, or fewer at the end of the file."""
 
     def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
-        """The same into memory that is there; how many there were, and their checksum if asked."""
+        """Read into memory; return the number of bytes, and their checksum if `check`."""
 
 
 class _RemoteFile:
-    """In an object store."""
+    """A file in an object store."""
 
     def __init__(self, where: FsspecPlace, name: str) -> None:
         self.name = name
         self._where = where
 
     def bytes(self, at: int, size: int) -> memoryview:
-        """Each time anew."""
         return memoryview(self._where.read_range(self.name, at, size) if size else b"")
 
     def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
-        """By way of other memory."""
+        """Read into other memory first."""
         data = self.bytes(at, len(room))
         room[: len(data)] = data
         return len(data), crc32_of(data) if check else 0
 
 
 class _LocalFile:
-    """On a disk."""
+    """A file in a local folder."""
 
     def __init__(self, path: str, mapped: bool) -> None:
         self.name = os.path.basename(path)
@@ -309,12 +305,12 @@ class _LocalFile:
         self._mapped = mapped
         if mapped and os.path.getsize(path):
             with open(path, "rb") as file:
-                # A private copy is never written, but torch wants memory that could be.
+                # The private copy is never written, but torch needs writable memory.
                 whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._view = memoryview(whole)
 
     def bytes(self, at: int, size: int) -> memoryview:
-        """So many bytes from there, or as many as there are."""
+        """Read that many bytes, or fewer at the end of the file."""
         if self._mapped:
             return self._view[at : at + size]
         room = memoryview(bytearray(size))
@@ -322,7 +318,7 @@ class _LocalFile:
         return room[:done]
 
     def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
-        """Piece by piece: each is summed while the cache of a core still has it."""
+        """Read in blocks, each summed while it is in the cache of the core."""
         done = crc32 = 0
         with open(self._path, "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), at, len(room), os.POSIX_FADV_SEQUENTIAL)

@@ -30,17 +30,14 @@ from headway.errors import SaveFailed, UsageError
 ZSTD_DESCRIPTOR = "stream.zstd/1"
 
 
-# The end of a tensor's name that could be taken for what names of items have there.
+# The end of a tensor name that looks like what item names append.
 ITEM_LIKE = re.compile(rf"(\[[\d, ]*\]|{IDS_SUFFIX}|{ROWS_SUFFIX})\Z")
 
 
-# Saving
-
-
 def tensor_pickle(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
-    """The `data.pkl` of a tensor in row-major order, as `torch.save` makes it, without its data.
+    """The `data.pkl` of a row-major tensor as `torch.save` writes it, without the data.
 
-    The tensor refers to its data as to an object elsewhere, which this stands in for.
+    The tensor refers to its data by a persistent id, for which `_StandIn` is the placeholder.
     """
     count = 1
     stride: list[int] = []
@@ -59,7 +56,7 @@ def tensor_pickle(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
         known = torch.storage._dtype_to_storage_type_map()
         if dtype not in known or str(dtype).startswith("torch.q"):
             raise UsageError(
-                f"tensors of type {dtype} cannot be saved by their bytes",
+                f"tensors of type {dtype} cannot be saved as raw bytes",
                 code="dtype-not-supported",
                 dtype=str(dtype),
             )
@@ -88,9 +85,9 @@ class _Rebuilt:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor on the CPU in row-major order; the tensor lives as long as they do."""
+    """The bytes of a row-major tensor on the CPU; they keep the tensor alive."""
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
-        raise ValueError("only a contiguous tensor on the CPU has its bytes in order")
+        raise ValueError("the tensor must be contiguous and on the CPU")
     if tensor.numel() == 0:
         return memoryview(b"")
     size = tensor.numel() * tensor.element_size()
@@ -100,7 +97,7 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def item_name(index: MetadataIndex) -> str:
-    """What an item is called where something is said of it: no two of a checkpoint are alike."""
+    """The name of an item, unique in a checkpoint."""
     if index.offset is None or not any(index.offset):
         return f"{index.fqn}[]" if ITEM_LIKE.search(index.fqn) else index.fqn
     return f"{index.fqn}[{', '.join(map(str, index.offset))}]"
@@ -109,14 +106,14 @@ def item_name(index: MetadataIndex) -> str:
 def build_metadata(
     planned: Metadata | bytes, parts: Sequence[RankPart], save_id: str = ""
 ) -> bytes:
-    """The content of `.metadata`: what the global plan says, and where each item of it lies.
+    """The content of `.metadata`: the global plan, and where each item is stored.
 
-    Items are known by their `item_name`. It is all there once they are laid out: the parts need
-    not be written yet. Of a delta it is the tensors that are in it as a whole.
+    Items are identified by `item_name`. It needs the layout of the parts only, not their data. For
+    a delta it lists the tensors that are stored as a whole.
     """
     whole = unpickling.load_metadata(planned) if isinstance(planned, bytes) else planned
     missing = {item_name(index): index for index in item_indices(whole)}
-    by_rows = set()  # tensors, as soon as one of their shards is
+    by_rows = set()  # tensors of which at least one shard is stored by rows
     for part in parts:
         for name in delta_tables(part.file):
             by_rows.add(_pop_planned(missing, name, part).fqn)
@@ -133,7 +130,7 @@ def build_metadata(
     if missing:
         absent = next(iter(missing))
         raise SaveFailed(
-            f"no rank has saved {absent}, which is planned", code="item-missing", item=absent
+            f"no rank has saved {absent}, which is in the plan", code="item-missing", item=absent
         )
     kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
     whole = replace(whole, state_dict_metadata=kept)
@@ -145,7 +142,7 @@ def build_metadata(
 def _pop_planned(missing: dict[str, MetadataIndex], name: str, part: RankPart) -> MetadataIndex:
     if name not in missing:
         raise SaveFailed(
-            f"rank {part.rank} has saved {name}, which is not planned",
+            f"rank {part.rank} has saved {name}, which is not in the plan",
             code="item-not-planned",
             rank=part.rank,
             item=name,
@@ -154,7 +151,7 @@ def _pop_planned(missing: dict[str, MetadataIndex], name: str, part: RankPart) -
 
 
 def item_indices(planned: Metadata) -> Iterator[MetadataIndex]:
-    """Of all items of a checkpoint."""
+    """The indices of all items of a checkpoint."""
     for name, told in planned.state_dict_metadata.items():
         if not isinstance(told, TensorStorageMetadata):
             yield MetadataIndex(name)

@@ -1,6 +1,6 @@
 """Apply the table rows of a delta checkpoint to the tensors of the checkpoint it builds on.
 
-A shard of which many rows have changed is stored whole, beside the rows of other shards.
+A shard of which many rows have changed is stored whole, next to the rows of other shards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.checkpoint.format import checkpoint_reader, dcp
 from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, Item, Manifest
 from headway.storage.codecs import UnreadableData, crc32_of
 
-TensorPart = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
+TensorPart = tuple[Tensor, ChunkStorageMetadata]  # memory, and the part of the tensor that it holds
 
 
 def apply_rows(
@@ -63,7 +63,7 @@ def apply_rows(
 
 
 class _Delta:
-    """The items of one, and its files once they are needed."""
+    """The items of a delta, and its files once they are opened."""
 
     def __init__(self, path: str, manifest: Manifest) -> None:
         self._path = path
@@ -71,11 +71,11 @@ class _Delta:
         self._files: dict[str, checkpoint_reader.RangeReader] = {}
 
     def has(self, item: str) -> bool:
-        """Whether it has something of a shard."""
+        """Whether it stores anything of a shard."""
         return item in self._items or item + IDS_SUFFIX in self._items
 
     def rows(self, item: str, chunk: ChunkStorageMetadata) -> tuple[Tensor, Tensor]:
-        """Which rows of the table it has of a shard, and their bytes."""
+        """The rows of the table that it stores of a shard, and their bytes."""
         first = chunk.offsets[0]
         if item in self._items:
             return torch.arange(first, first + chunk.sizes[0]), self._read(item)
@@ -88,7 +88,7 @@ class _Delta:
             self._files[file] = checkpoint_reader.open_file(self._path, file)
         data = self._files[file].bytes(item.data, item.size)
         if crc32_of(data) != item.crc32:
-            why = f"{name} was changed"
+            why = f"{name} was modified"
             raise checkpoint_reader.damaged_error(
                 self._path, why, code="checksum-mismatch", item=name
             )
@@ -105,7 +105,7 @@ def _decompressed(path: str, data: memoryview, item: Item) -> memoryview:
 
 
 def _local_parts(name: str, target: Any) -> list[TensorPart]:
-    """The memory of this rank that a tensor is in."""
+    """The memory of this rank that holds parts of a tensor."""
     return [
         (find_tensor_shard(target, MetadataIndex(name, chunk.offsets)).detach(), chunk)
         for chunk in _create_chunk_list(target)
@@ -115,7 +115,7 @@ def _local_parts(name: str, target: Any) -> list[TensorPart]:
 def _overlapping(
     chunks: Iterable[ChunkStorageMetadata], places: Sequence[TensorPart]
 ) -> Iterator[tuple[ChunkStorageMetadata, list[TensorPart]]]:
-    """The chunks that this rank has something of, and where."""
+    """The chunks that overlap memory of this rank, with that memory."""
     for chunk in chunks:
         if here := [place for place in places if _overlap(chunk, place[1])]:
             yield chunk, here
@@ -137,7 +137,7 @@ def _write_rows(
     rows: Tensor,
     chunk: ChunkStorageMetadata,
 ) -> None:
-    """Of these rows of the table what is in that place; they are as wide as their chunk."""
+    """Write the rows that belong to that part; they are as wide as their chunk."""
     first = place.offsets[0]
     here = (ids >= first) & (ids < first + place.sizes[0])
     ids, rows = (ids, rows) if bool(here.all()) else (ids[here], rows[here])

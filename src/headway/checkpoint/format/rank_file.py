@@ -1,4 +1,4 @@
-"""The file of one rank in a checkpoint, and the note that it is complete."""
+"""The data file of one rank in a checkpoint, and the file that marks it as complete."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from headway.storage.output import (
 )
 from headway.storage.place import open_place, os_errors_as_save_failed
 
-COMPRESS_BLOCK_BYTES = 4 << 20  # bytes that are compressed at once
+COMPRESS_BLOCK_BYTES = 4 << 20  # bytes compressed at once
 
 
 @dataclass(frozen=True)
 class TensorItem:
-    """A tensor: what `dcp.record` makes of its type and shape, and its bytes in row-major order."""
+    """A tensor: its `dcp.tensor_pickle`, and its bytes in row-major order."""
 
     name: str
     record: bytes
@@ -41,7 +41,7 @@ class TensorItem:
 
 @dataclass(frozen=True)
 class BytesItem:
-    """An object that was pickled by the planner, or bytes that are told of elsewhere."""
+    """A pickled object, or bytes that are described elsewhere."""
 
     name: str
     data: bytes | memoryview | ByteChunks
@@ -56,9 +56,9 @@ def write_part(
     compress: bool = False,
     moved: Callable[[], None] = lambda: None,
 ) -> RankPart:
-    """Write the file of a rank into a draft, and when it is safe there say so; `rate`: bytes/s.
+    """Write the data file of a rank into a draft, then mark it as complete; `rate` is in bytes/s.
 
-    `moved` is called now and then while bytes are taken by the store.
+    `moved` is called now and then while the store accepts bytes.
     """
     pace = None if rate is None else RateLimit(rate)
     packer = ZstdCompressor() if compress else None
@@ -117,7 +117,10 @@ def _write(
 
 @contextlib.contextmanager
 def _chunks(item: TensorItem | BytesItem) -> Iterator[ByteChunks]:
-    """A view is given back also when the disk fails: its memory may have to be closed then."""
+    """The bytes of an item.
+
+    Views are released even if the disk fails: their memory may be closed then.
+    """
     if not isinstance(item.data, (bytes, memoryview)):
         yield item.data
         return
@@ -152,7 +155,7 @@ def _put_compressed(
     record: bytes | None,
     data: ByteChunks,
 ) -> Item:
-    """The same in one frame: no more of it than a few pieces is in memory."""
+    """Write one compressed frame, with only a few blocks in memory."""
     around = None if record is None else zip_frame(record, len(data))
     head = around.head if around else b""
     packing = packer.begin(around.length if around else len(data))
@@ -173,5 +176,5 @@ def _put_compressed(
 
 def _flat(data: memoryview, name: str) -> memoryview:
     if not data.c_contiguous:
-        raise ValueError(f"the bytes of {name} are not in one piece")
+        raise ValueError(f"the bytes of {name} are not contiguous")
     return data.cast("B") if data.nbytes else memoryview(b"")

@@ -11,10 +11,10 @@ import sys
 import zlib
 from dataclasses import dataclass
 
-ALIGNMENT = 64  # of the data, from the beginning of the zip
-ZIP64_MIN = 0xFFFFFFFF  # sizes from here on stand in the fields of zip64
+ALIGNMENT = 64  # alignment of the data from the beginning of the zip
+ZIP64_MIN = 0xFFFFFFFF  # sizes from here on are stored in the zip64 fields
 UTF8, DATA_DESCRIPTOR = 1 << 11, 1 << 3  # flags of an entry
-DOS_DATE = 0x21  # 1980-01-01: a zip has to have one
+DOS_DATE = 0x21  # 1980-01-01: a zip entry needs a date
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class _Entry:
 
     @property
     def wide(self) -> bytes:
-        """Its size for zip64; empty if it needs none."""
+        """Its size for zip64; empty if not needed."""
         return struct.pack("<HHQQ", 1, 16, self.size, self.size) if self.large else b""
 
     def header(self, padding: bytes = b"") -> bytes:
-        """What stands before its bytes."""
+        """The local header before its bytes."""
         behind = self.flags & DATA_DESCRIPTOR
         size = ZIP64_MIN if self.large else 0 if behind else self.size
         crc32 = 0 if behind else self.crc32
@@ -46,7 +46,7 @@ class _Entry:
         return struct.pack("<IHHHHHIIIHH", *fields, *lengths) + self.name + extra
 
     def listing(self) -> bytes:
-        """What stands in the list at the end."""
+        """Its record in the central directory."""
         size = ZIP64_MIN if self.large else self.size
         needs = 45 if self.large else 20
         fields = (0x02014B50, needs, needs, self.flags, 0, 0, DOS_DATE, self.crc32, size, size)
@@ -54,14 +54,14 @@ class _Entry:
         return struct.pack("<IHHHHHHIIIHHHHHII", *fields, *lengths) + self.name + self.wide
 
     def behind(self) -> bytes:
-        """What stands after its bytes."""
+        """The data descriptor after its bytes."""
         sizes = "QQ" if self.large else "II"
         return struct.pack(f"<II{sizes}", 0x08074B50, self.crc32, self.size, self.size)
 
 
 @dataclass(frozen=True)
 class ZipFrame:
-    """What stands around the bytes of a tensor."""
+    """The bytes around the data of a tensor."""
 
     head: bytes
     size: int  # of the data
@@ -70,11 +70,11 @@ class ZipFrame:
 
     @property
     def length(self) -> int:
-        """Bytes of the whole."""
+        """Total bytes with the data."""
         return len(self.head) + self.size + len(self.tail(0))
 
     def tail(self, crc32: int) -> bytes:
-        """What stands behind data of that checksum."""
+        """The bytes after data with that checksum."""
         data = _Entry(self._data.name, self.size, crc32, self._data.flags, self._data.offset)
         behind = data.behind()
         entries = (*self._before, data)
@@ -84,7 +84,7 @@ class ZipFrame:
 
 
 def zip_frame(record: bytes, size: int, byteorder: str = sys.byteorder) -> ZipFrame:
-    """The frame of a tensor: `record` is its `data.pkl`, `size` the bytes of its data."""
+    """The frame of a tensor with `record` as its `data.pkl` and `size` bytes of data."""
     head = b""
     before = []
     for name, content in (
@@ -96,7 +96,7 @@ def zip_frame(record: bytes, size: int, byteorder: str = sys.byteorder) -> ZipFr
         entry = _Entry(b"archive/" + name, len(content), crc32, UTF8, len(head))
         before.append(entry)
         head += entry.header() + content
-    # Last, so that nothing but the list lies behind the first 4 GiB.
+    # The data comes last, so that only the directory can be beyond the first 4 GiB.
     data = _Entry(b"archive/data/0", size, 0, UTF8 | DATA_DESCRIPTOR, len(head))
     start = len(head) + len(data.header()) + 4
     room = -start % ALIGNMENT
@@ -105,7 +105,7 @@ def zip_frame(record: bytes, size: int, byteorder: str = sys.byteorder) -> ZipFr
 
 
 def _end(count: int, size: int, at: int) -> bytes:
-    """The end of a zip whose list of `size` bytes begins at `at`."""
+    """The end of a zip whose central directory of `size` bytes begins at `at`."""
     wide = b""
     if at >= ZIP64_MIN:
         fields = (0x06064B50, 44, 45, 45, 0, 0, count, count, size, at)

@@ -40,7 +40,7 @@ ALLOWED_CLASSES = {
 
 
 def load_metadata(content: bytes, *, trusted: bool = False) -> Metadata:
-    """The content of `.metadata`; CheckpointUntrusted if it names anything that it never has."""
+    """Parse `.metadata`; CheckpointUntrusted if it contains classes that it never needs."""
     try:
         found = _RestrictedUnpickler(io.BytesIO(content)).load()
     except CheckpointUntrusted:
@@ -53,7 +53,7 @@ def load_metadata(content: bytes, *, trusted: bool = False) -> Metadata:
 
 
 def load_value(content: io.BytesIO, *, trusted: bool = False) -> Any:
-    """A value; CheckpointUntrusted if it needs a class that the training has not allowed."""
+    """Load a value; CheckpointUntrusted if it needs a class that the training has not allowed."""
     if trusted:
         return torch.load(content, weights_only=False)
     with torch.serialization.safe_globals([Skeleton, Name, frozenset]):
@@ -67,14 +67,14 @@ def load_value(content: io.BytesIO, *, trusted: bool = False) -> Any:
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
-    """Makes nothing but what a checkpoint of DCP is described by."""
+    """Creates only what describes a DCP checkpoint."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises for any other."""
+        """Raise for any other class."""
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if (module, name) not in ALLOWED_CLASSES:
-            text = f"its .metadata needs {module}.{name}, which no checkpoint of DCP does"
+            text = f"its .metadata needs {module}.{name}, which no DCP checkpoint needs"
             raise CheckpointUntrusted(text, classes=[f"{module}.{name}"])
         return super().find_class(module, name)
 
@@ -82,7 +82,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 def _unsafe_classes(content: io.BytesIO) -> list[str]:
     try:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(content))
-    except Exception:  # it is damaged besides
+    except Exception:  # it may be damaged as well
         return []
 
 
@@ -90,11 +90,11 @@ def _untrusted_error(classes: list[str], why: str) -> CheckpointUntrusted:
     if not classes:
         return CheckpointUntrusted(
             f"a value cannot be loaded without running code: {why}; "
-            "to allow it: Checkpointer(..., trust=True) for all of this store"
+            "to allow it for this store: Checkpointer(..., trust=True)"
         )
     names = ", ".join(classes)
     text = (
-        f"a value of the checkpoint needs {names}, and others may have written it; "
-        f"to allow it: {ALLOW}([{names}]), or Checkpointer(..., trust=True) for all of this store"
+        f"a value of the checkpoint needs {names}, and other users may have written it; "
+        f"to allow it: {ALLOW}([{names}]), or for this store: Checkpointer(..., trust=True)"
     )
     return CheckpointUntrusted(text, classes=classes)

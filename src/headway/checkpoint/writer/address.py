@@ -16,20 +16,20 @@ from headway.checkpoint.writer import protocol
 from headway.errors import HeadwayError
 from headway.storage import disk
 
-BACKLOG = 128  # ranks that look at once
-PUBLIC_FOLDERS = ("/tmp", "/dev/shm")  # anybody may have taken the name in them
-SUFFIXES = ("", ".lock", ".log")  # of files of a writer: its socket, who has it, and its errors
+BACKLOG = 128  # ranks that connect at the same time
+PUBLIC_FOLDERS = ("/tmp", "/dev/shm")  # other users may have taken the name there
+SUFFIXES = ("", ".lock", ".log")  # file name suffixes of a writer: its socket, its lock, its log
 
 
 class NoPrivateFolder(HeadwayError):
-    """There is no place in which sockets are this user's alone."""
+    """There is no folder in which only this user can create sockets."""
 
     code = "no-folder-for-writers"
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[str]:
-    """A path to the folder, short enough for a socket, for as long as it is held."""
+    """A path to the folder that is short enough for a socket address."""
     descriptor = _open_folder()
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -43,7 +43,7 @@ def _open_folder() -> int:
         bases.insert(0, tempfile.gettempdir())
     own = _own_base()
     for base in filter(None, [*bases, own]):
-        if base == own:  # it is made only where somebody else has taken all others
+        if base == own:  # created only if other users have taken all other folders
             with contextlib.suppress(OSError):
                 os.makedirs(base, 0o700, exist_ok=True)
         path = os.path.join(base, f"headway-{os.geteuid()}")
@@ -55,27 +55,27 @@ def _open_folder() -> int:
             about = os.fstat(descriptor)
             if about.st_uid == os.geteuid() and not about.st_mode & 0o077:
                 return descriptor
-            os.close(descriptor)  # somebody else was there first
+            os.close(descriptor)  # another user was faster
     raise NoPrivateFolder(
-        f"no folder for checkpoint writers can be made in {', '.join(filter(None, [*bases, own]))}"
+        f"cannot create a folder for checkpoint writers in {', '.join(filter(None, [*bases, own]))}"
     )
 
 
 def _own_base() -> str:
-    """Below the home of this user, which other machines may have too; empty if it has none."""
+    """A folder in the home of this user, which machines may share; empty without a home."""
     home = os.path.expanduser("~")
     return os.path.join(home, ".cache", os.uname().nodename) if os.path.isabs(home) else ""
 
 
 def connect(name: str, timeout_s: float) -> socket.socket:
-    """To the writer of that name; OSError, or PeerClosed, where there is none of this user."""
+    """Connect to the writer of that name. OSError or PeerClosed if this user has none."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         end.settimeout(timeout_s)
         with folder() as path:
             end.connect(f"{path}/{name}")
         if not is_own_peer(end):
-            raise protocol.PeerClosed("it is another user's process")
+            raise protocol.PeerClosed("the process belongs to another user")
     except BaseException:
         end.close()
         raise
@@ -83,12 +83,12 @@ def connect(name: str, timeout_s: float) -> socket.socket:
 
 
 def is_own_peer(end: socket.socket) -> bool:
-    """Whether the process at the other end is this user's."""
+    """Whether the process at the other end belongs to this user."""
     return protocol.peer(end)[1] == os.geteuid()
 
 
 class Address:
-    """The name of a writer, held until it is released; Busy where another one has it."""
+    """The name of a writer, held until it is released. disk.Busy if another process holds it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -97,7 +97,7 @@ class Address:
             self._lock = disk.lock(f"{path}/{name}.lock", wait=False)
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                with contextlib.suppress(FileNotFoundError):  # of one that was killed
+                with contextlib.suppress(FileNotFoundError):  # left by a killed writer
                     os.unlink(f"{path}/{name}")
                 self.socket.bind(f"{path}/{name}")
                 self.socket.listen(BACKLOG)
@@ -108,7 +108,7 @@ class Address:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Take away what writers have left that were killed."""
+        """Remove the files of killed writers."""
         with contextlib.suppress(OSError), folder() as path:
             for name in disk.names(path):
                 base, _, kind = name.rpartition(".")

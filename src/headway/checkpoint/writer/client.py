@@ -16,15 +16,15 @@ from headway.checkpoint.writer.address import NoPrivateFolder
 from headway.errors import HeadwayError
 from headway.probe import ENV_FOLDER
 
-START_S = 30.0  # for Python to come up on a machine that is busy
+START_S = 30.0  # start of Python on a busy machine
 ANSWER_S = 60.0
 CONNECT_POLL_S = 0.005
-TAKEN_RETRY_S = 3.0  # a process that was killed may still be there
-child_processes: list[subprocess.Popen[bytes]] = []  # by this process; or Python warns of them
+TAKEN_RETRY_S = 3.0  # a killed process may not have ended yet
+child_processes: list[subprocess.Popen[bytes]] = []  # referenced, or Python warns about them
 
 
 class WriterFailed(HeadwayError):
-    """The process that writes checkpoints is not there, or could not do what it was asked."""
+    """The writer process is not running, or could not do what was requested."""
 
 
 class WriterTaken(WriterFailed):
@@ -34,52 +34,52 @@ class WriterTaken(WriterFailed):
 
 
 class WriterClient:
-    """Connected to the writer of this name; it is started if it is not there."""
+    """The connection to the writer of this name; the writer is started if it is not running."""
 
     def __init__(self, name: str, writer_idle_s: float) -> None:
         self.name = name
         self._end, self.hello, self._handles = _connect(name, writer_idle_s)
 
     def descriptors(self) -> list[int]:
-        """Descriptors of the images that it holds; they are the caller's from now on."""
+        """Descriptors of the buffers; the caller owns them from now on."""
         descriptors, self._handles = self._handles, []
         return descriptors
 
     def nbytes(self) -> int:
-        """Of memory that the images which `images` would give have taken already."""
+        """Allocated bytes of the buffers that `descriptors` would return."""
         return sum(os.fstat(handle).st_blocks * 512 for handle in self._handles)
 
     def reserve(self, count: int, size: int) -> dict[str, Any]:
-        """Room for images; `images()` gives them."""
+        """Allocate buffers; `descriptors()` returns them."""
         protocol.close(self.descriptors())
         answer, self._handles = self._ask({"op": "reserve", "count": count, "size": size})
         return answer
 
     def send(self, op: str, *descriptors: int, **message: Any) -> None:
-        """Something that needs no answer."""
+        """Send a message that needs no answer."""
         try:
             protocol.send(self._end, {"op": op, **message}, descriptors)
         except protocol.PeerClosed as error:
             raise WriterFailed(
-                f"the checkpoint writer is gone: {error}", code="writer-gone"
+                f"the checkpoint writer has ended: {error}", code="writer-gone"
             ) from None
 
     def status(self) -> dict[str, Any]:
-        """Which images are in work, and what became of those that were."""
+        """The buffers being written, and the outcomes so far."""
         return self._ask({"op": "status"})[0]
 
     def end(self) -> dict[str, Any]:
-        """Once everything is written, it ends."""
+        """End the writer once everything is written."""
         self._end.settimeout(None)
         return self._ask({"op": "end"})[0]
 
     def close(self) -> None:
-        """Leave it alone."""
+        """Disconnect; the writer keeps running."""
         protocol.close(self.descriptors())
         self._end.close()
 
     def __del__(self) -> None:
-        """Of a training that has not come to its end: to leave the writer alone is no mistake."""
+        """A training that ends early leaves its writer running."""
         if hasattr(self, "_end"):
             self.close()
 
@@ -97,7 +97,7 @@ class WriterClient:
 
 
 def peek(name: str) -> tuple[dict[str, Any], list[int]] | None:
-    """What the writer of another rank holds, and its descriptors; None where there is none."""
+    """The status and descriptors of another rank's writer; None if there is none."""
     try:
         with address.connect(name, ANSWER_S) as end:
             protocol.send(end, {"op": "look"})
@@ -134,16 +134,16 @@ def _connect(name: str, writer_idle_s: float) -> tuple[socket.socket, dict[str, 
                     code="writer-ended",
                     status=code,
                 ) from None
-            if code is not None:  # of one that ends the name may still have been taken
+            if code is not None:  # an ending writer may still have held the name
                 child = _start(name, writer_idle_s)
         time.sleep(CONNECT_POLL_S)
     raise WriterFailed(
-        f"no checkpoint writer came up within {START_S:g} s", code="writer-start-timeout"
+        f"no checkpoint writer started within {START_S:g} s", code="writer-start-timeout"
     )
 
 
 def _start(name: str, writer_idle_s: float) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that whoever ends the job's group does not end it."""
+    """Start it in its own session, so that ending the process group of the job does not end it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
     command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(writer_idle_s)]
     try:
@@ -168,16 +168,17 @@ def _start(name: str, writer_idle_s: float) -> subprocess.Popen[bytes]:
 
 
 def job_name() -> str:
-    """What the attempts of one job have in common; empty where nobody says."""
+    """A name that all attempts of the job share; empty if there is none."""
     names = (ENV_FOLDER, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     values = (os.environ.get(name, "") for name in names)
-    return next((name for name in values if name not in ("", "none")), "")  # torchrun's for no name
+    # torchrun uses "none" for no name
+    return next((name for name in values if name not in ("", "none")), "")
 
 
 def writer_name(store: str, rank: int) -> str:
-    """The writer of this rank of this job, as it was called before a restart.
+    """The name of the writer of this rank of this job, the same after a restart.
 
-    A folder is known by what it is: containers may have others at the same path.
+    A folder is identified by device and inode: containers may have other folders at the same path.
     """
     where = store
     if "://" not in store:

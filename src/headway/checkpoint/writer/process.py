@@ -1,8 +1,8 @@
 """The writer process of one rank.
 
 It serves one rank at a time. A staging buffer is free once it is written; a checkpoint is committed
-by the writer of rank 0 once all ranks have written their part. The process ends when it is told to,
-or when no rank has connected for a while and nothing is left to write.
+by the writer of rank 0 once all ranks have written their part. The process ends on request, or when
+no rank has connected for a while and nothing is left to write.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from headway.checkpoint.writer.tasks import (
 from headway.errors import HeadwayError, SaveFailed
 from headway.storage import disk
 
-IDLE_CHECK_S = 0.5  # how often it asks itself whether it is still wanted
-FIRST_MESSAGE_S = 10.0  # for the first word of whoever comes
-COMMIT_POLL_S = 0.01  # how often it looks for the parts of other ranks, at first
+IDLE_CHECK_S = 0.5  # interval of checks whether it should end
+FIRST_MESSAGE_S = 10.0  # for the first message of a connection
+COMMIT_POLL_S = 0.01  # initial interval of checks for the parts of other ranks
 LOCAL_POLL_S = (
     COMMIT_POLL_S,
     0.25,
-)  # the shortest and the longest time between two looks at a folder,
-REMOTE_POLL_S = (0.2, 5.0)  # and at an object store, where each look is some requests
-PARTS_TIMEOUT_S = 600.0  # for them
-MAX_OUTCOMES = 100  # outcomes that are kept
-NICE = 10  # a tenth of what the training gets of a core, where both want it
-DCP_MODULE = "headway.checkpoint.format.dcp"  # what imports torch
+)  # minimum and maximum interval for a folder
+REMOTE_POLL_S = (0.2, 5.0)  # and for an object store, where each check is several requests
+PARTS_TIMEOUT_S = 600.0  # for the parts of other ranks
+MAX_OUTCOMES = 100  # outcomes to keep
+NICE = 10  # a tenth of the CPU share of the training
+DCP_MODULE = "headway.checkpoint.format.dcp"  # the module that imports torch
 
 
 class Writer:
-    """Its state; one thread talks, another writes."""
+    """The state of the writer process; one thread serves the rank, another one writes."""
 
     def __init__(
         self,
@@ -64,29 +64,29 @@ class Writer:
         idle_s: float,
         release: Callable[[], None] = lambda: None,
     ) -> None:
-        """`release`: lets another one have its name."""
+        """`release` frees the name of the writer for another process."""
         self.listening = listening
         self.idle_s = idle_s
         self._release = release
         self.buffer_set = BufferSet()
         self.layouts: dict[str, dict[str, Any]] = {}
         self.jobs: queue.Queue[WriteRequest] = queue.Queue()
-        self.busy: list[int] = []  # images that are written, or wait for it
-        self.pending: list[PendingCommit] = []  # for the parts of other ranks, in order
-        self.last_committed = ""  # the save of the last checkpoint
+        self.busy: list[int] = []  # buffers that are being written or queued
+        self.pending: list[PendingCommit] = []  # parts waiting for those of other ranks, in order
+        self.last_committed = ""  # save id of the last checkpoint
         self.outcomes: list[dict[str, Any]] = []
-        self.outcome_count = 0  # of all outcomes
-        self.ending_since: float | None = None  # since when
-        self.ended = threading.Event()  # and the rank knows it
-        self.dismissed = False  # nobody will come back
+        self.outcome_count = 0  # number of outcomes so far
+        self.ending_since: float | None = None  # when the rank asked it to end
+        self.ended = threading.Event()  # the rank was told
+        self.dismissed = False  # no rank will reconnect
         self.lock = threading.Lock()
-        self.client_lock = threading.Lock()  # held while a rank is there
-        self.client_pid = 0  # its process, also when that is gone
+        self.client_lock = threading.Lock()  # held while a rank is connected
+        self.client_pid = 0  # process of the last rank, even if it has ended
         self.last_seen = time.monotonic()
         self._progress_at = self._checked_at = (
             self.last_seen
-        )  # when a store last took or told something
-        self._swept_stores: set[str] = set()  # stores
+        )  # when a store last accepted or answered something
+        self._swept_stores: set[str] = set()
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "prepare": self._prepare,
             "reserve": self._reserve,
@@ -98,7 +98,7 @@ class Writer:
         }
 
     def run(self) -> None:
-        """Until nobody wants it any more."""
+        """Serve until the process is no longer needed."""
         threading.Thread(target=self._write_all, daemon=True).start()
         threading.Thread(target=self._commit_all, daemon=True).start()
         self.listening.settimeout(IDLE_CHECK_S)
@@ -107,7 +107,7 @@ class Writer:
                 end, _ = self.listening.accept()
             except TimeoutError:
                 continue
-            except OSError:  # closed: the rank has said that it ends
+            except OSError:  # closed: the rank has asked it to end
                 self.ended.wait(FIRST_MESSAGE_S)
                 return
             threading.Thread(target=self._accept, args=(end,), daemon=True).start()
@@ -121,7 +121,7 @@ class Writer:
             return bool(self.busy or self.pending)
 
     def _accept(self, end: socket.socket) -> None:
-        """One rank at a time: another one is told so, and may come again, or only look."""
+        """Serve one rank at a time; others are rejected and may retry, or only read the status."""
         with end, contextlib.suppress(protocol.PeerClosed, TimeoutError):
             if not address.is_own_peer(end):
                 return
@@ -152,7 +152,7 @@ class Writer:
             message |= {"handles": descriptors, "from": end}
             try:
                 answer = self._answers[message["op"]](message)
-            except (LookupError, TypeError, ValueError):  # it is not one of ours: no more of it
+            except (LookupError, TypeError, ValueError):  # not a valid message: stop serving
                 protocol.close(descriptors)
                 return
             if answer is not None:
@@ -165,14 +165,14 @@ class Writer:
         return [buffer.descriptor for buffer in self.buffer_set.buffers]
 
     def _prepare(self, _: dict[str, Any]) -> None:
-        """It will commit, and needs torch for that: imported now, nobody waits for it then."""
+        """Import torch early: the commit needs it, and nothing waits for the import now."""
         threading.Thread(target=importlib.import_module, args=(DCP_MODULE,), daemon=True).start()
 
     def _reserve(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             self.buffer_set.reserve(message["count"], message["size"])
         except OSError as error:
-            text = f"no memory for {message['count']} images: {error}"
+            text = f"no memory for {message['count']} staging buffers: {error}"
             return error_outcome(SaveFailed(text, code="no-memory-for-images"))
         return self._status()
 
@@ -193,7 +193,7 @@ class Writer:
         buffer.contents = {"layout": message["layout"], "values": message["values"]}
         buffer.contents |= {key: job_fields[key] for key in ("world", "extra")}
         buffer.contents["save"] = job_fields["save_id"]
-        if not message["write"]:  # a snapshot: in memory only
+        if not message["write"]:  # memory only
             protocol.close(message["handles"])
             return
         fields = {"values": message["values"], "layout": self.layouts[message["layout"]]}
@@ -202,8 +202,10 @@ class Writer:
         if not message["good"]:
             protocol.close(message["handles"])
             if job.world > 1:
-                with contextlib.suppress(HeadwayError):  # there may be no such store
-                    mark = AbortMark(job.rank, "its image is not whole", "image-not-whole")
+                with contextlib.suppress(HeadwayError):  # the store may not exist
+                    mark = AbortMark(
+                        job.rank, "its staging buffer is not complete", "image-not-whole"
+                    )
                     abort(job, job.draft(), mark)
             return
         (ids,) = message["handles"]
@@ -229,7 +231,7 @@ class Writer:
             }
 
     def _stalled_s(self) -> float:
-        """For how long the store has not answered to what this writer does with it."""
+        """Seconds for which the store has not answered."""
         now = time.monotonic()
         writing = now - self._progress_at if self.busy else 0.0
         return max(writing, now - self._checked_at if self.pending else 0.0)
@@ -238,12 +240,13 @@ class Writer:
         self._progress_at = time.monotonic()
 
     def _end(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The name is free before the rank hears of it: the next of that name may be started."""
+        """End the process. Its name is free before the rank is told, for the next writer."""
         self.ending_since = time.monotonic()
         while self._has_work():
-            if protocol.peer_closed(message["from"]):  # killed while it waits: another one may come
+            # killed while waiting: another rank may connect
+            if protocol.peer_closed(message["from"]):
                 self.ending_since = None
-                raise protocol.PeerClosed("the rank has gone")
+                raise protocol.PeerClosed("the rank has disconnected")
             time.sleep(COMMIT_POLL_S)
         self.listening.shutdown(socket.SHUT_RDWR)
         self._release()
@@ -255,7 +258,7 @@ class Writer:
             started = self._progress_at = time.monotonic()
             try:
                 self._write(request, started)
-            except Exception as error:  # whatever it is, the next one may be written
+            except Exception as error:  # any error: the next one may be written
                 self._record_outcome(request.job, request.client_pid, started, error_outcome(error))
             with self.lock:
                 self.busy.remove(request.image)
@@ -270,13 +273,13 @@ class Writer:
                 if mark := read_abort_mark(job, draft):
                     raise aborted_error(job, mark)
                 stack.enter_context(draft)
-                handles.pop_all()  # it is closed by whoever reads it
+                handles.pop_all()  # closed by its reader
                 size = write(job, draft, request.view, request.ids, self._note_progress)
             except BaseException as error:
                 own = _abort_mark(job.rank, error)
                 mark = read_abort_mark(job, draft) or own
                 abort(job, draft, mark)
-                if mark is not own:  # whatever came of that, such as a folder that is gone
+                if mark is not own:  # replace secondary errors, such as a removed folder
                     raise aborted_error(job, mark) from error
                 raise
             measured = {"bytes": size, "written_s": time.monotonic() - started}
@@ -287,27 +290,27 @@ class Writer:
                 )
 
     def _sweep(self, job: WriteJob) -> None:
-        """Once for each store: what the writers before this one have left when they were killed."""
+        """Once for each store: remove what killed writers have left."""
         if job.rank == 0 and job.store not in self._swept_stores:
             self._swept_stores.add(job.store)
-            with contextlib.suppress(Exception):  # the commit does it again
+            with contextlib.suppress(Exception):  # the commit cleans up again
                 sweep(job.store)
 
     def _without_lost_parent(self, job: WriteJob) -> WriteJob:
-        """Tables by their rows only where the save that these build on is there, or may yet be."""
+        """The job, writing whole tables if the parent of the delta may never be committed."""
         with self.lock:
             known = {self.last_committed, *(pending.job.save_id for pending in self.pending)}
         return job if job.parent in known else replace(job, changed=[])
 
     def _commit_all(self) -> None:
-        """The newest that all ranks have written; an older one that is not will never be."""
+        """Commit the newest save that all ranks have written; abort older incomplete ones."""
         while True:
             time.sleep(COMMIT_POLL_S)
             self._checked_at = time.monotonic()
             self._check_pending(self._checked_at)
 
     def _check_pending(self, now: float) -> None:
-        """At those that are due."""
+        """Check the pending commits that are due."""
         with self.lock:
             waiting = list(self.pending)
         due = [commit for commit in waiting if commit.next_check <= now]
@@ -325,7 +328,7 @@ class Writer:
             )
 
     def _stale_reason(self, pending: PendingCommit) -> AbortMark | None:
-        """Why it will never be a checkpoint; None if it may be."""
+        """Why it will never be a checkpoint; None if it may still be."""
         now = time.monotonic()
         rank = pending.job.rank
         if now - pending.since > PARTS_TIMEOUT_S:
@@ -335,12 +338,12 @@ class Writer:
             and self.ending_since is not None
             and now - self.ending_since > FIRST_MESSAGE_S
         ):
-            return AbortMark(rank, "the ranks that have begun it are gone", "ranks-gone")
-        with contextlib.suppress(Exception):  # looked for again
+            return AbortMark(rank, "the ranks that started it have ended", "ranks-gone")
+        with contextlib.suppress(Exception):  # checked again later
             if mark := read_abort_mark(pending.job, pending.draft):
                 return mark
             if rank == 0 and not any(part.rank == 0 for part in pending.draft.parts()):
-                return AbortMark(rank, "its files were taken away", "files-removed")
+                return AbortMark(rank, "its files were removed", "files-removed")
         return None
 
     def _commit(self, pending: PendingCommit, older: list[PendingCommit]) -> None:
@@ -348,7 +351,7 @@ class Writer:
             if _ready(other):
                 self._commit(other, [])
             else:
-                why = f"step {pending.job.step} is there already"
+                why = f"step {pending.job.step} exists already"
                 self._abort_pending(other, AbortMark(other.job.rank, why, "newer-step-saved"))
         outcome = dict(pending.measured)
         try:
@@ -367,7 +370,7 @@ class Writer:
         self._record_outcome(pending.job, pending.client_pid, pending.started, outcome, pending)
 
     def _abort_pending(self, pending: PendingCommit, mark: AbortMark) -> None:
-        with contextlib.suppress(Exception):  # what is left of it is swept
+        with contextlib.suppress(Exception):  # a sweep removes the rest
             pending.stack.close()
             if pending.job.rank == 0:
                 abort(pending.job, pending.draft, mark)
@@ -382,7 +385,7 @@ class Writer:
         fields: dict[str, Any],
         commit: PendingCommit | None = None,
     ) -> None:
-        """Told to the process that has asked for it; if that is gone, nobody wants to know."""
+        """Record it for the process that requested it; drop it if that process has ended."""
         outcome = {"step": job.step, "seconds": time.monotonic() - started, **fields}
         with self.lock:
             if commit in self.pending:
@@ -395,10 +398,10 @@ class Writer:
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """An image that is to be written, and the rows of it that have changed."""
+    """A buffer to write, and the rows of it that have changed."""
 
     job: WriteJob
-    client_pid: int  # the process
+    client_pid: int  # the process that requested it
     image: int
     view: memoryview
     ids: int
@@ -406,7 +409,7 @@ class WriteRequest:
 
 @dataclass(eq=False)
 class PendingCommit:
-    """A part that is written, until the checkpoint is there."""
+    """A written part, until the checkpoint is committed."""
 
     job: WriteJob
     draft: Draft
@@ -415,25 +418,25 @@ class PendingCommit:
     measured: dict[str, Any]
     stack: contextlib.ExitStack
     since: float = field(default_factory=time.monotonic)
-    next_check: float = 0.0  # when it is looked at again
+    next_check: float = 0.0  # when it is checked again
 
 
 def pause_s(waited_s: float, *, local: bool) -> float:
-    """Until the next look: a quarter of the time for which was waited, within bounds."""
+    """Time until the next check: a quarter of the time waited so far, within bounds."""
     minimum, maximum = LOCAL_POLL_S if local else REMOTE_POLL_S
     return min(max(minimum, waited_s / 4), maximum)
 
 
 def _ready(pending: PendingCommit) -> bool:
-    """For rank 0, that all parts are there; for the others, that it has done with them.
+    """Whether all parts are written; on other ranks than 0, whether rank 0 is finished with it.
 
-    Until then each holds the draft, so that nobody takes it for one that was left behind.
+    Until then each rank holds the draft, so that no sweep removes it.
     """
     try:
         if pending.job.rank:
             return is_settled(pending.draft)
         return all_parts_written(pending.job, pending.draft)
-    except Exception:  # of whatever the store is: looked for again
+    except Exception:  # any error of the store: checked again later
         return False
 
 
@@ -442,14 +445,14 @@ def _abort_mark(rank: int, error: BaseException) -> AbortMark:
 
 
 def main(name: str, idle_s: float) -> None:
-    """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: meant for the job
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm's, to all of a step: the same
+    """Run the writer process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal, for the job
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm sends it to all processes of a step
     with contextlib.suppress(OSError):
         os.nice(NICE)
     try:
         name_lock = Address(name)
-    except disk.Busy:  # another one was faster
+    except disk.Busy:  # another process was faster
         return
     try:
         writer = Writer(name_lock.socket, idle_s, name_lock.release)

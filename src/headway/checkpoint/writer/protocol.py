@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 HEADER = struct.Struct("!Q")
-CREDENTIALS = struct.Struct("3i")  # process, user, group
-DESCRIPTORS = 16  # that one message may carry
-MAX_MESSAGE_BYTES = 1 << 32  # bytes: more is no message, but somebody who says something else
+CREDENTIALS = struct.Struct("3i")  # process, user and group id
+DESCRIPTORS = 16  # per message
+MAX_MESSAGE_BYTES = 1 << 32  # bytes; a longer message is invalid
 
 
 class PeerClosed(ConnectionError):
-    """The other end is not there any more."""
+    """The other end has closed the connection."""
 
 
 class NotAMessage(PeerClosed):
-    """The other end says something else than messages."""
+    """The other end does not follow the protocol."""
 
 
 def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Raises PeerClosed where nobody will read it."""
+    """Send a message; PeerClosed if it cannot be received."""
     content = json.dumps(message).encode()
     try:
         socket.send_fds(end, [HEADER.pack(len(content))], list(descriptors), socket.MSG_NOSIGNAL)
@@ -35,7 +35,7 @@ def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int]
 
 
 def receive(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next message; PeerClosed where none will come, TimeoutError where none is there yet."""
+    """The next message; PeerClosed if there is none, TimeoutError if none has arrived."""
     header, descriptors = _receive_header(end)
     try:
         while len(header) < HEADER.size:
@@ -55,26 +55,25 @@ def _message(end: socket.socket, length: int) -> dict[str, Any]:
     except ValueError:
         message = None
     if not isinstance(message, dict):
-        raise NotAMessage("what came is no message")
+        raise NotAMessage("the received data is not a message")
     return message
 
 
 def peer(end: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end: a socket without a file has no permissions."""
+    """Process id and user id of the other end: a socket without a file has no permissions."""
     told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     process, user, _ = CREDENTIALS.unpack(told)
     return process, user
 
 
 def peer_closed(end: socket.socket) -> bool:
-    """Whether nobody is at the other end any more."""
+    """Whether the other end has closed the connection."""
     looking = select.poll()
-    looking.register(end, select.POLLRDHUP)  # a hang-up and an error are told of always
+    looking.register(end, select.POLLRDHUP)  # hang-ups and errors are always reported
     return bool(looking.poll(0))
 
 
 def close(descriptors: Sequence[int]) -> None:
-    """All of them."""
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -87,7 +86,7 @@ def _receive_header(end: socket.socket) -> tuple[bytes, list[int]]:
     except OSError as error:
         raise PeerClosed(str(error)) from None
     if not header:
-        raise PeerClosed("the other end has closed")
+        raise PeerClosed("the other end has closed the connection")
     return header, descriptors
 
 
@@ -99,5 +98,5 @@ def _receive_some(end: socket.socket, most: int) -> bytes:
     except OSError as error:
         raise PeerClosed(str(error)) from None
     if not content:
-        raise PeerClosed("the other end has closed")
+        raise PeerClosed("the other end has closed the connection")
     return content

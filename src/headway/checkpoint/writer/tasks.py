@@ -20,19 +20,19 @@ from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, delta_table
 from headway.checkpoint.store.store import Store
 from headway.errors import HeadwayError, SaveFailed
 
-ROW_BLOCK_BYTES = 1 << 20  # bytes of rows that are picked at once
-OTHER_ERROR = "save-failed"  # the code of what is no error of Headway
+ROW_BLOCK_BYTES = 1 << 20  # bytes of rows selected at once
+OTHER_ERROR = "save-failed"  # the code of errors of other classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteJob:
-    """One image that is to be written, with all that is needed to do it without the rank."""
+    """A buffer to write, with everything that is needed to write it without the rank."""
 
     step: int
     layout: dict[str, Any]
-    values: list[str]  # in base64
-    changed: list[dict[str, Any]]  # tables of which only these rows are written: see `_rows`
-    parent: str  # the save that they build on
+    values: list[str]  # base64
+    changed: list[dict[str, Any]]  # tables of which only the changed rows are written: see `_rows`
+    parent: str  # the parent of the delta
     store: str
     save_id: str
     rank: int
@@ -44,7 +44,6 @@ class WriteJob:
     compress: str | None = None
 
     def draft(self) -> Draft:
-        """Where it is written."""
         return Draft(self.store, self.step, self.save_id, self.world)
 
 
@@ -55,9 +54,9 @@ def write(
     ids: int,
     moved: Callable[[], None] = lambda: None,
 ) -> int:
-    """This rank's part, from its image; its bytes.
+    """Write this rank's part from its buffer; return the bytes written.
 
-    `ids`: a descriptor, which is closed: of the rows that have changed, one table after the other.
+    `ids` is a descriptor with the ids of the changed rows, one table after another; it is closed.
     """
     items = list(_items(job, image, map_memory(ids)))
     how: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
@@ -66,59 +65,59 @@ def write(
 
 
 def all_parts_written(job: WriteJob, draft: Draft) -> bool:
-    """Whether every rank has written its part."""
     return len(draft.parts()) == job.world
 
 
 def is_settled(draft: Draft) -> bool:
-    """Whether rank 0 has made a checkpoint of it, or has given it up."""
+    """Whether rank 0 has committed or aborted it."""
     left = draft.place.list_names(draft.name)
     return not left or (not draft.place.can_rename and manifests.MANIFEST in left)
 
 
 def verify_committed(job: WriteJob, draft: Draft) -> None:
-    """By the other ranks: the checkpoint is there."""
+    """On the other ranks: raise unless the checkpoint exists."""
     if not any(one.manifest.save_id == job.save_id for one in Store(job.store).scan()[0]):
         raise aborted_error(job, read_abort_mark(job, draft) or AbortMark(0, ""))
 
 
 def read_abort_mark(job: WriteJob, draft: Draft) -> AbortMark | None:
-    """Which rank has given it up, if one has."""
+    """The abort mark of a rank, if one has aborted it."""
     return commit.find_abort_mark(draft) if job.world > 1 else None
 
 
 def abort(job: WriteJob, draft: Draft, given: AbortMark) -> None:
-    """No rank need wait for it: a mark says so, and rank 0 takes away what was written."""
-    known = job.world == 1 or (job.rank != 0 and given.rank != job.rank)  # the mark is another's
+    """Abort a save: leave a mark for the other ranks; rank 0 removes what was written."""
+    # another rank wrote the mark
+    known = job.world == 1 or (job.rank != 0 and given.rank != job.rank)
     said = known or commit.write_abort_mark(draft, given)
     if job.rank == 0:
         with contextlib.suppress(OSError):
             draft.place.delete_folder(draft.name)
-    if not said:  # on a disk that was full there may be room now
+    if not said:  # on a full disk there may be space now
         commit.write_abort_mark(draft, given)
 
 
 def aborted_error(job: WriteJob, given: AbortMark) -> SaveFailed:
-    """What the rank hears of it."""
+    """The error that the rank receives."""
     by = f" by rank {given.rank}" if given.rank != job.rank else ""
     why = f": {given.why}" if given.why else ""
-    sentence = f"the checkpoint of step {job.step} was given up{by}{why}"
+    sentence = f"the checkpoint of step {job.step} was aborted{by}{why}"
     return SaveFailed(sentence, code="save-given-up", rank=given.rank, cause=given.code)
 
 
 def error_outcome(error: Exception) -> dict[str, Any]:
-    """What an outcome says of it."""
+    """The fields of an outcome that describe an error."""
     fields = error.fields if isinstance(error, HeadwayError) else {}
     return {"error": str(error) or type(error).__name__, "code": code_of(error), "fields": fields}
 
 
 def code_of(error: BaseException) -> str:
-    """That of an error of Headway, else one for all others."""
+    """The code of an error of Headway, or a common code for all others."""
     return error.code if isinstance(error, HeadwayError) else OTHER_ERROR
 
 
 def commit_parts(job: WriteJob, draft: Draft) -> dict[str, Any]:
-    """Make a checkpoint of all parts; older ones go where the rules say so."""
+    """Commit the checkpoint; pin it if it is an anchor."""
     delta = any(delta_tables(part.file) for part in draft.parts())
     kind, parent = ("delta", job.parent) if delta else ("full", None)
     made = commit_commit(draft, _metadata_builder(job), kind=kind, parent=parent, extra=job.extra)
@@ -128,7 +127,7 @@ def commit_parts(job: WriteJob, draft: Draft) -> dict[str, Any]:
 
 
 def clean_up(job: WriteJob) -> None:
-    """What was left by those who were killed, and what no rule keeps."""
+    """Remove what killed processes left, and what no retention rule keeps."""
     sweep(job.store)
     if job.keep is not None:
         retain(job.store, Policy(**job.keep))
@@ -137,7 +136,7 @@ def clean_up(job: WriteJob) -> None:
 def _items(job: WriteJob, view: memoryview, ids: memoryview) -> Iterator[TensorItem | BytesItem]:
     tables = {number: one for one in job.changed for number in one["tensors"]}
     if tables and importlib.util.find_spec("numpy") is None:
-        tables = {}  # then they are written as a whole
+        tables = {}  # without numpy, tables are written whole
     for number, (name, record, at, nbytes) in enumerate(job.layout["tensors"]):
         data = view[at : at + nbytes]
         if number in tables:
@@ -151,7 +150,7 @@ def _items(job: WriteJob, view: memoryview, ids: memoryview) -> Iterator[TensorI
 def _rows(
     name: str, data: memoryview, changed: dict[str, Any], ids: memoryview
 ) -> Iterator[BytesItem]:
-    """Of a tensor of a changed table: which rows, and what is in them."""
+    """The ids and the content of the changed rows of a tensor."""
     import numpy
 
     count, at = changed["ids"], changed["at"]
@@ -162,7 +161,7 @@ def _rows(
 
 
 class RowSelection:
-    """Some rows of a table, one after the other: in pieces that a core's cache holds."""
+    """Some rows of a table, in blocks that fit the cache of a core."""
 
     def __init__(self, whole: Any, which: Any) -> None:
         self._whole, self._which = whole, which
@@ -177,7 +176,7 @@ class RowSelection:
 
 
 def _metadata_builder(job: WriteJob) -> Callable[[Any], bytes]:
-    """The list of what the checkpoint holds, as DCP writes it: the one thing that needs torch."""
+    """Builds `.metadata` as DCP does; the only task that needs torch."""
     from headway.checkpoint.format import dcp
 
     planned = base64.b64decode(job.layout["metadata"])
