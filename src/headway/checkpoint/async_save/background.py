@@ -23,48 +23,48 @@ from headway.probe.patching import within
 from headway.probe.recorder import guard, recorder
 from headway.probe.unfinished_saves import UnfinishedSave
 
-MIN_NOTED_WAIT_NS = 1_000_000  # ns; a shorter wait leaves no span
+MIN_NOTED_WAIT_NS = 1_000_000  # ns; shorter waits are not recorded
 HOOK = "behind"
 
 
 class WriteFailed(SaveFailed, RuntimeError):
-    """A save that had returned could not be written.
+    """A save that had already returned could not be written.
 
-    What is raised is of this class, and of that of the error which the plain call raises as well.
+    The raised class also inherits from the class of the error that the original call would raise.
     """
 
     code = "background-write-failed"
-    kind: type[BaseException]  # of the error that was met
+    kind: type[BaseException]  # class of the original error
     errno: int | None
 
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def __reduce__(self) -> Any:  # the class is made for the error
+    def __reduce__(self) -> Any:  # the class is created for the error
         return _make_write_failed, (self.kind, str(self), self.fields, self.errno)
 
 
 class BackgroundSave:
-    """One file, or one folder of DCP, on its way to the disk."""
+    """A file, or a DCP folder, that is being written."""
 
     def __init__(
         self, path: str, what: str, size: int, write: Callable[[], Any], step: int, blocked: int
     ) -> None:
         self.path, self.what, self.size, self.step = path, what, size, step
-        self.blocked = blocked  # ns that the call took
-        self.thread = threading.get_ident()  # that made the save
-        self.refused = False  # whether a removal was refused as it has failed
+        self.blocked = blocked  # ns that the call blocked
+        self.thread = threading.get_ident()  # thread that called save
+        self.refused = False  # whether a removal was refused because of its failure
         self.error = ""
         self.kind: type[BaseException] = WriteFailed  # of the error
         self.errno: int | None = None
         self.result: Any = None
-        self.silent = False  # it is no save of its own
+        self.silent = False  # not a save of its own: not recorded
         self._write = write
         self._busy = threading.Lock()
         self._busy.acquire()
 
     def run(self) -> None:
-        """Write it; in the writer's thread."""
+        """Write it, in the writing thread."""
         start = monotonic_ns()
         try:
             with within(checkpoint.SAVE):
@@ -72,7 +72,7 @@ class BackgroundSave:
         except BaseException as error:
             self.error = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             self.kind, self.errno = type(error), getattr(error, "errno", None)
-        del self._write  # with all that it holds
+        del self._write  # with everything it references
         if not self.silent:
             guard(HOOK, self._note, start, monotonic_ns())
 
@@ -88,11 +88,11 @@ class BackgroundSave:
         )
 
     def finish(self) -> None:
-        """Let those go who wait for it."""
+        """Release waiting threads."""
         self._busy.release()
 
     def wait(self) -> None:
-        """Until it is on disk, or has failed."""
+        """Wait until it is on disk or has failed."""
         with self._busy:
             pass
 
@@ -103,50 +103,50 @@ class CheckpointFolder:
 
     path: str
     record: UnfinishedSave | None
-    thread: int | None = field(default_factory=threading.get_ident)  # that is in the save
+    thread: int | None = field(default_factory=threading.get_ident)  # thread of the save
     jobs: list[BackgroundSave] = field(default_factory=list)
     failed: bool = False
 
     def finish(self) -> None:
-        """All of it is on disk, unless something went wrong: then it stays unfinished."""
+        """Mark it as complete once it is on disk; after an error it stays unfinished."""
         if self.record is None or self.failed or any(job.error for job in self.jobs):
             return
         _unremoved_records.append(self.record)
         for record in list(_unremoved_records):
-            with contextlib.suppress(OSError):  # tried again with the next one
+            with contextlib.suppress(OSError):  # retried with the next folder
                 record.finish()
                 _unremoved_records.remove(record)
 
 
-_unremoved_records: list[UnfinishedSave] = []  # whose records are still there
+_unremoved_records: list[UnfinishedSave] = []  # records that could not be removed yet
 
 
 class WriteQueue:
-    """Of this process."""
+    """The saves of this process, in order."""
 
     def __init__(self) -> None:
         self.pending: list[BackgroundSave] = []
-        self.failed: list[BackgroundSave] = []  # that nobody has been told of
-        self.folder: CheckpointFolder | None = None  # that a framework saves at present
-        self.closed = False  # the process ends: saves are plain again
+        self.failed: list[BackgroundSave] = []  # failures that have not been reported
+        self.folder: CheckpointFolder | None = None  # the folder that a framework is saving
+        self.closed = False  # the process is ending: saves are synchronous
         self.pool = MemoryPool()
         self._thread_state = (
             threading.local()
-        )  # `busy`: this thread works for us, and waits for nobody
+        )  # `internal`: this thread runs code of this package, and must not wait
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def in_save(self) -> bool:
-        """Whether this thread is at work for us."""
+        """Whether this thread runs code of this package."""
         return getattr(self._thread_state, "internal", False)
 
     def writes(self) -> bool:
-        """Whether this is the thread that writes."""
+        """Whether this is the writing thread."""
         return threading.current_thread() is self._thread
 
     @contextmanager
     def internal(self) -> Iterator[None]:
-        """What this thread does in here waits for no file."""
+        """Run code that must not wait for files."""
         before = self.in_save()
         self._thread_state.internal = True
         try:
@@ -155,7 +155,7 @@ class WriteQueue:
             self._thread_state.internal = before
 
     def submit(self, job: BackgroundSave) -> None:
-        """Write it when all before it are written."""
+        """Queue a save."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="headway-save", daemon=True)
             self._thread.start()
@@ -186,14 +186,14 @@ class WriteQueue:
             job.finish()
 
     def wait(self, why: str, concerns: Callable[[BackgroundSave], bool] | None = None) -> None:
-        """Until what is concerned is written: all, unless told otherwise."""
+        """Wait for the saves that it concerns, by default all."""
         jobs = [job for job in self.pending if concerns is None or concerns(job)]
         if not jobs or self.writes():
             return
-        self.wait_for(jobs[-1], why)  # they are written in their order
+        self.wait_for(jobs[-1], why)  # saves are written in order
 
     def wait_for(self, job: BackgroundSave, why: str) -> None:
-        """Until that one and all before it are written."""
+        """Wait for that save and all before it."""
         start = monotonic_ns()
         self._wake.put(None)
         job.wait()
@@ -202,9 +202,9 @@ class WriteQueue:
             guard(HOOK, _note_wait, why, start, end)
 
     def refuse(self, paths: list[str]) -> None:
-        """Raise what failed in this thread's saves before it removes or renames what is near.
+        """Raise failed saves of this thread before it removes or renames files near them.
 
-        Once for each; the next save raises it as well, as nobody may have heard of this.
+        Once per failure; the next save raises it as well, as this exception may be swallowed.
         """
         thread = threading.get_ident()
         failed = [
@@ -220,7 +220,7 @@ class WriteQueue:
             raise describe_failures(failed)
 
     def raise_failed(self, path: str | None = None) -> None:
-        """Say, once, what could not be written: anything, or that path."""
+        """Raise failed saves once: all, or those of that path."""
         fields = [job for job in self.failed if path is None or job.path == path]
         for job in fields:
             self.failed.remove(job)
@@ -229,12 +229,12 @@ class WriteQueue:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether that lies in the folder, at any depth."""
+    """Whether the path is inside the folder, at any depth."""
     return path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def describe_failures(jobs: list[BackgroundSave]) -> WriteFailed:
-    """One sentence on writes that failed."""
+    """One error for several failed writes."""
     more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
     first = jobs[0]
     sentence = f"{first.path} was not written{more}: {first.error}"
@@ -247,7 +247,7 @@ def _make_write_failed(
 ) -> WriteFailed:
     error_class: type[WriteFailed] = WriteFailed
     if not issubclass(WriteFailed, kind):
-        with contextlib.suppress(TypeError):  # a class that cannot be combined with others
+        with contextlib.suppress(TypeError):  # a class that cannot be combined
             names = {"__module__": __name__, "__qualname__": WriteFailed.__qualname__}
             error_class = type(WriteFailed.__name__, (WriteFailed, kind), names)
     error = error_class(sentence, **fields)
@@ -264,7 +264,7 @@ write_queue = WriteQueue()
 
 
 def _after_fork() -> None:
-    """A child has nothing to write, and no thread."""
+    """A child process has no queue and no thread."""
     write_queue.__init__()  # type: ignore[misc]
     checkpoint.unwritten_paths.clear()
 

@@ -26,13 +26,13 @@ from headway.probe.recorder import guard, recorder
 from headway.storage import atomic_file
 
 HOOK = "folders of checkpoints"
-_saved: set[str] = set()  # folders that this process has saved before
+_saved: set[str] = set()  # folders that this process has already saved
 
 
 def save_folder(
     folder_of: Callable[..., Any], original: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """A framework's call that saves everything into one folder."""
+    """Wrap a framework's call that saves everything into one folder."""
     folder = guard(HOOK, _begin_folder, folder_of, args, kwargs)
     if folder is None:
         return original(*args, **kwargs)
@@ -50,7 +50,7 @@ def save_folder(
 
 
 def _begin_folder(folder_of: Callable[..., Any], args: Any, kwargs: Any) -> CheckpointFolder | None:
-    """Rank 0 makes a checkpoint one; None for the others, and within another save."""
+    """The folder that rank 0 saves; None for other ranks, and inside another save."""
     if recorder.rank or write_queue.folder is not None or write_queue.in_save():
         return None
     with write_queue.internal():
@@ -63,12 +63,12 @@ def _begin_folder(folder_of: Callable[..., Any], args: Any, kwargs: Any) -> Chec
 
 
 def _process_begin() -> float:
-    """By the wall clock; of a process that was forked ahead of time, when it was needed."""
+    """Wall-clock start of this process; for a forked process, when it was first needed."""
     return time.time() - (now() - max(process_begin(), import_hook.python_started_at or 0)) / 1e9
 
 
 def _finish_when_written(folder: CheckpointFolder) -> None:
-    """When all that is queued so far is written."""
+    """Finish the folder once everything queued so far is written."""
     if not write_queue.pending:
         folder.finish()
         return
@@ -78,7 +78,7 @@ def _finish_when_written(folder: CheckpointFolder) -> None:
 
 
 def before_removal(path: str) -> None:
-    """A framework that removes an older checkpoint counts on the new one, which is written."""
+    """Finish the new checkpoint before a framework removes an older one."""
     folder = write_queue.folder
     if folder is None or folder.thread != threading.get_ident() or not os.path.isdir(folder.path):
         return
@@ -91,7 +91,7 @@ _NUMBERED = re.compile(r"checkpoint-(\d+)")
 
 
 def write_last_file(original: Callable[..., Any], state: Any, json_path: Any) -> Any:
-    """In place of TrainerState.save_to_json: by that file a resume takes all others as there."""
+    """Replacement of TrainerState.save_to_json, whose file marks the checkpoint as complete."""
     if write_queue.in_save():
         return original(state, json_path)
     start = monotonic_ns()
@@ -100,7 +100,7 @@ def write_last_file(original: Callable[..., Any], state: Any, json_path: Any) ->
         try:
             atomic, state_copy = atomic_file.AtomicFile(path), copy.deepcopy(state)
         except Exception:
-            write_queue.wait("a file beside it")
+            write_queue.wait("a file in the same folder")
             return original(state, json_path)
 
         def write() -> None:
@@ -121,7 +121,7 @@ def write_last_file(original: Callable[..., Any], state: Any, json_path: Any) ->
 
 
 def last_complete(original: Callable[..., Any], folder: Any) -> Any:
-    """In place of get_last_checkpoint: without those that a kill has left in the middle."""
+    """Replacement of get_last_checkpoint that skips incomplete checkpoints."""
     newest = original(folder)
     if newest is None or _is_complete(newest):
         return newest
@@ -134,7 +134,7 @@ def last_complete(original: Callable[..., Any], folder: Any) -> Any:
 
 
 def _is_complete(folder: str) -> bool:
-    """Nothing was left half written, and the file that the Trainer writes last is there."""
+    """Whether the Trainer's last file exists and no write was abandoned."""
     return not atomic_file.has_abandoned_writes(folder) and os.path.exists(
         os.path.join(folder, LAST_FILE)
     )

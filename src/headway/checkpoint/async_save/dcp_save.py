@@ -41,13 +41,13 @@ STAGERS = 2  # one is written while the other is filled
 
 
 class StateCopier:
-    """Copies of a state, in memory that is used again."""
+    """Copies states into reused memory."""
 
     def __init__(self) -> None:
         self._stagers: list[tuple[Any, BackgroundSave | None]] = []
 
     def stage(self, state: Any) -> tuple[Any, Any]:
-        """A copy on the CPU, and the memory it is in."""
+        """A copy on the CPU, and its stager."""
         import torch
 
         stager = self._free(_size(state))
@@ -68,16 +68,16 @@ class StateCopier:
         return stager
 
     def keep(self, stager: Any, job: BackgroundSave | None) -> None:
-        """It is free again after that job."""
+        """Reuse the stager after that save."""
         self._stagers.append((stager, job))
 
 
 copier = StateCopier()
-_group: tuple[Any, Any] | None = None  # the job's group of all ranks, and ours
+_group: tuple[Any, Any] | None = None  # the default process group, and the gloo group for it
 
 
 def save(saver: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of torch.distributed.checkpoint.save."""
+    """Replacement of torch.distributed.checkpoint.save."""
     if write_queue.writes():
         return original(*args, **kwargs)
     target = kwargs.get("checkpoint_id") or kwargs.get("storage_writer")
@@ -97,20 +97,20 @@ def save(saver: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) ->
         elif stager is not None:
             copier.keep(stager, None)
     if reason is None:
-        write_queue.raise_failed()  # of an earlier one; this one is on its way
+        write_queue.raise_failed()  # errors of earlier saves; this one is queued
         return result
     return save_synchronously(reason, target, original, *args, **kwargs)
 
 
 def _unsupported_reason(args: Any, kwargs: Any) -> CannotStage | None:
-    """Why not, by what is the same on all ranks."""
+    """Why not, by arguments that are the same on all ranks."""
     one_state = len(args) + ("state_dict" in kwargs) == 1
     if not one_state or kwargs.keys() - KNOWN_ARGUMENTS:
-        return CannotStage("old or unknown arguments", code="arguments-not-supported")
+        return CannotStage("deprecated or unknown arguments", code="arguments-not-supported")
     if kwargs.get("planner") is not None:
-        return CannotStage("it has a planner of its own", code="own-planner")
+        return CannotStage("it has a custom planner", code="own-planner")
     if kwargs.get("process_group") is not None:
-        return CannotStage("it has a process group of its own", code="own-process-group")
+        return CannotStage("it has a custom process group", code="own-process-group")
     if kwargs.get("use_collectives") is False:
         return CannotStage("use_collectives is off", code="collectives-off")
     return None
@@ -124,11 +124,11 @@ def _is_distributed(kwargs: Any) -> bool:
 
 
 def _agree(reason: CannotStage | None) -> CannotStage | None:
-    """What one rank cannot do, none does."""
+    """Save in the background only if all ranks can."""
     import torch.distributed as dist
 
     if not dist.is_gloo_available():
-        reason = reason or CannotStage("there is no gloo", code="gloo-missing")
+        reason = reason or CannotStage("gloo is not available", code="gloo-missing")
     answers: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(answers, reason)
     for rank, other in enumerate(answers):
@@ -140,20 +140,22 @@ def _agree(reason: CannotStage | None) -> CannotStage | None:
 def _copy_state(
     saver: Any, args: Any, kwargs: Any, nested: bool, distributed: bool
 ) -> tuple[CannotStage | None, Any, Any]:
-    """Why not, else a copy of the state and its memory."""
+    """A copy of the state and its stager, or the reason why not."""
     if nested or write_queue.closed:
         return NESTED if nested else ENDING, None, None
     try:
         path = _target_folder(kwargs)
         if os.path.exists(os.path.join(path, ".metadata")):
-            raise CannotStage("there is a checkpoint in that folder", code="checkpoint-in-folder")
+            raise CannotStage(
+                "the folder already contains a checkpoint", code="checkpoint-in-folder"
+            )
         state = saver._stateful_to_state_dict(args[0] if args else kwargs["state_dict"])
         _check(state)
         return None, *copier.stage(state)
     except CannotStage as error:
-        return error.with_traceback(None), None, None  # whose frames hold the state
+        return error.with_traceback(None), None, None  # its frames reference the state
     except Exception as error:
-        if raised_by_user(error) and not distributed:  # other ranks wait for this one's answer
+        if raised_by_user(error) and not distributed:  # the other ranks wait for this rank
             raise
         return copy_failed(error), None, None
 
@@ -168,12 +170,12 @@ def _target_folder(kwargs: Any) -> str:
         target = writer.path
     text = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
     if not isinstance(text, str) or "://" in text:
-        raise CannotStage("the target is no folder of this machine", code="not-a-local-folder")
+        raise CannotStage("the target is not a local folder", code="not-a-local-folder")
     return os.path.realpath(text)
 
 
 def _check(value: Any) -> None:
-    """Raise where something is in the state whose copy might not be the same."""
+    """Raise if the copy of a value might differ from it."""
     import torch
 
     if isinstance(value, dict):
@@ -203,7 +205,8 @@ def _check_tensor(tensor: Any) -> None:
     if tensor.layout != torch.strided or tensor.device.type not in DEVICES:
         description = f"a {tensor.layout} tensor on {tensor.device.type}"
         raise CannotStage(f"{description} is in the state", code="tensor-not-supported")
-    for kind in ("conj", "neg", "quantized", "nested"):  # their memory is not all that they are
+    # their memory does not represent the values alone
+    for kind in ("conj", "neg", "quantized", "nested"):
         value = getattr(tensor, f"is_{kind}")
         if value() if callable(value) else value:
             raise CannotStage(
@@ -230,7 +233,7 @@ def _save_in_background(
     path = _target_folder(kwargs)
     arguments = {k: v for k, v in kwargs.items() if k not in ("state_dict", "process_group")}
     if not os.path.isabs(kwargs.get("checkpoint_id") or kwargs["storage_writer"].path):
-        arguments["checkpoint_id"] = path  # wherever the job is by then
+        arguments["checkpoint_id"] = path  # the working directory may have changed by then
     if distributed:
         arguments["process_group"] = _own_group()
 
@@ -248,13 +251,13 @@ def _save_in_background(
 
 
 def _import_fsspec_filesystem() -> None:
-    """Here, as the writer could wait for the lock of one whose import waits for the writer."""
-    with contextlib.suppress(Exception):  # fsspec need not be there
+    """Import it now: a later import could deadlock with an import that waits for the writer."""
+    with contextlib.suppress(Exception):  # fsspec is optional
         import_module("torch.distributed.checkpoint._fsspec_filesystem")
 
 
 def _own_group() -> Any:
-    """Of all ranks, on the CPU, used by the writers' threads alone."""
+    """A CPU group of all ranks, used only by the writing threads."""
     global _group
     import torch.distributed as dist
 
@@ -265,14 +268,14 @@ def _own_group() -> Any:
 
 
 def forget_group() -> None:
-    """Process groups go; before that, all is written."""
+    """Before process groups are destroyed, wait until everything is written."""
     global _group
     write_queue.wait("destroy_process_group")
     _group = None
 
 
 def _deferred_metadata(kind: type, job: BackgroundSave) -> Any:
-    """The metadata that torch returns; whoever looks at it waits for the save."""
+    """The metadata that torch returns; any access waits for the save."""
 
     class Later(kind):  # type: ignore[misc]
         def __getattribute__(self, name: str) -> Any:
@@ -280,7 +283,7 @@ def _deferred_metadata(kind: type, job: BackgroundSave) -> Any:
             if not name.startswith("__") and not own:
                 job.wait()
                 write_queue.raise_failed(job.path)
-                if job.error:  # which somebody else was told of
+                if job.error:  # already reported elsewhere
                     raise describe_failures([job])
                 own.update(vars(job.result))
             return object.__getattribute__(self, name)

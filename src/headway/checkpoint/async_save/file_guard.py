@@ -1,4 +1,4 @@
-"""Let everything that could notice an unwritten file wait for it.
+"""Make everything that could notice an unwritten file wait for it.
 
 An audit hook sees every file that Python opens, lists, renames or removes, and every process that
 it starts. Functions that query the state of a file, and the ways to end the process, are wrapped.
@@ -26,7 +26,8 @@ from headway.probe.hooks import checkpoint
 from headway.probe.patching import inside
 from headway.probe.recorder import recorder
 
-# Before a name goes or changes, or a process begins, all is written: either may count on it.
+# Before a name is removed or changed, or a process starts, everything is written: either may rely
+# on it.
 WAIT_FOR_ALL = frozenset(
     {
         "os.exec",
@@ -44,7 +45,7 @@ WAIT_FOR_ALL = frozenset(
         "subprocess.Popen",
     }
 )
-# What it saved before may be removed, or get its final name, only if all that is new is written.
+# Earlier saves may be removed or renamed only once all newer ones are written.
 NAME_CHANGES = frozenset(
     {"os.link", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.truncate"}
 )
@@ -59,12 +60,12 @@ AUDITED_EVENTS = WAIT_FOR_ALL | FILE_CHANGES | LISTINGS | {"open"}
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 _installed = False
-_failed = False  # something could not be written, and the process is about to end well
+_failed = False  # a write failed, and the process is about to exit with 0
 _exit = os._exit
 
 
 def install_guard() -> None:
-    """Before the first save that is written behind; once."""
+    """Install the hooks once, before the first background save."""
     global _installed
     if _installed:
         return
@@ -76,13 +77,13 @@ def install_guard() -> None:
     _wrap_start()
     checkpoint.path_lookup = write_queue.internal
     atexit.register(_flush_at_exit)
-    recorder.at_end.append(_flush_at_exit)  # before the journal ends
+    recorder.at_end.append(_flush_at_exit)  # before the journal is closed
 
 
 def _audit(event: str, args: tuple[Any, ...], queue: WriteQueue = write_queue) -> None:
     if not queue.pending and not queue.failed and queue.folder is None:
         return
-    if queue.in_save():  # by its argument: the hook outlives the names of this module
+    if queue.in_save():  # passed as an argument: the hook outlives module globals
         return
     if event not in AUDITED_EVENTS or _is_importing():
         return
@@ -99,7 +100,7 @@ def _audit(event: str, args: tuple[Any, ...], queue: WriteQueue = write_queue) -
 
 
 def _is_importing() -> bool:
-    """Whether Python asks in order to import: the writer may need a module whose lock it holds."""
+    """Whether an import opens the file: the writer may need the import lock it holds."""
     caller = sys._getframe(1).f_back
     return caller is not None and caller.f_code.co_filename.startswith("<frozen importlib")
 
@@ -110,9 +111,10 @@ def _before_open(path: Any, flags: Any) -> None:
         return
     replaced = bool(flags & WRITE_FLAGS) and not flags & os.O_APPEND
     folder = os.path.dirname(real)
-    if replaced and not inside(checkpoint.SAVE):  # it may tell others which file to read
+    if replaced and not inside(checkpoint.SAVE):  # it may name a file for others to read
         write_queue.wait(
-            "a file beside it", lambda job: _concerns(job, real) or is_below(job.path, folder)
+            "a file in the same folder",
+            lambda job: _concerns(job, real) or is_below(job.path, folder),
         )
     else:
         write_queue.wait("open", lambda job: _concerns(job, real))
@@ -129,7 +131,7 @@ def _before_listing(event: str, path: Any) -> None:
 
 
 def _before_change(event: str, args: tuple[Any, ...]) -> None:
-    """A name is about to go or to change, and everything that was queued is written or failed."""
+    """Before a name is removed or changed; everything queued is written or has failed."""
     if event in REMOVALS:
         paths = [_path_of(*args[:2])]
     else:
@@ -140,7 +142,7 @@ def _before_change(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _path_of(path: Any, folder: Any) -> str:
-    """Where a name is; what it leads to does not matter."""
+    """The path of a name itself, without following a link."""
     above, name = os.path.split(os.fsdecode(path))
     real = _real_path(folder if folder != -1 and not os.path.isabs(above) else above or ".")
     return os.path.join(real or above, name)
@@ -153,12 +155,12 @@ def _wait_for_path(event: str, path: Any) -> None:
 
 
 def _concerns(job: BackgroundSave, real: str) -> bool:
-    """Whether that is what the job writes, or lies in it."""
+    """Whether the path is the target of the save or inside it."""
     return real == job.path or is_below(real, job.path)
 
 
 def _real_path(path: Any) -> str | None:
-    """Without links; of an open folder, where it is."""
+    """The path without links; for the descriptor of a folder, its path."""
     try:
         with write_queue.internal():
             if isinstance(path, int):
@@ -169,7 +171,7 @@ def _real_path(path: Any) -> str | None:
 
 
 class StatWrapper:
-    """A function of `os` that looks at a file; like a builtin it becomes no method of a class."""
+    """A function of `os` that queries a file; like a builtin, it does not bind as a method."""
 
     def __init__(self, name: str) -> None:
         self._original, self._name, self._queue = getattr(os, name), name, write_queue
@@ -190,7 +192,7 @@ def _wrap_stat(name: str) -> None:
 
 
 def _wrap_start() -> None:
-    """Children that multiprocessing spawns: the audit is not told of them."""
+    """Processes spawned by multiprocessing are not audited."""
     from multiprocessing.process import BaseProcess
 
     original = BaseProcess.start
@@ -204,7 +206,7 @@ def _wrap_start() -> None:
 
 
 def _flush_at_exit() -> None:
-    """The process ends by itself."""
+    """Normal end of the process."""
     global _failed
     write_queue.closed = True
     write_queue.wait("the end")
@@ -219,7 +221,7 @@ def _flush_before_exit(status: int) -> NoReturn:
 def _report_failures() -> bool:
     failed, write_queue.failed = write_queue.failed, []
     if failed:
-        with contextlib.suppress(Exception):  # nobody may be left to read it
+        with contextlib.suppress(Exception):  # stderr may be closed
             error = describe_failures(failed)
             line = with_code(f"headway: {error}", code=error.code)
             print(line, file=sys.stderr, flush=True)
@@ -227,7 +229,7 @@ def _report_failures() -> bool:
 
 
 def exit_if_failed() -> None:
-    """After all that the process does at its end: its exit code tells of a write that failed."""
+    """Last exit handler: exit with 1 if a write has failed."""
     if _failed:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):

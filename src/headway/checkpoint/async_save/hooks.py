@@ -56,13 +56,13 @@ def install_dcp(saver: ModuleType) -> None:
 
 
 def _require(module: ModuleType, *names: str) -> None:
-    """Raises where torch has not what this is built on."""
+    """Raise AttributeError if torch lacks something that is needed."""
     for name in names:
         getattr(module, name)
 
 
 def install_distributed(c10d: ModuleType) -> None:
-    """torch.distributed.distributed_c10d: other ranks may count on what this one has saved."""
+    """torch.distributed.distributed_c10d: other ranks may rely on what this rank has saved."""
     for name in COMMUNICATION:
         wrap(c10d, name, _after_writes)
 
@@ -83,12 +83,12 @@ def _after_writes(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 
 
 def install_lightning(cloud_io: ModuleType) -> None:
-    """Lightning saves into memory, and writes that; here it saves to the file."""
+    """Lightning saves into memory and writes that; save to the file directly instead."""
 
     def atomic_save(original: Callable[..., Any], checkpoint: Any, filepath: Any) -> Any:
         from headway.checkpoint.async_save import file_guard, torch_save
 
-        def plain(*_: Any) -> Any:  # its own way leaves no torn file
+        def plain(*_: Any) -> Any:  # Lightning's own way never leaves a partial file
             return original(checkpoint, filepath)
 
         def in_background(*args: Any) -> Any:
@@ -104,7 +104,7 @@ def install_lightning(cloud_io: ModuleType) -> None:
 
 
 def install_pyarrow(fs: ModuleType) -> None:
-    """It copies files by itself, unseen by Python: so Ray Train keeps what a worker has saved."""
+    """It copies files without Python: Ray Train persists checkpoints of workers this way."""
     wrap(fs, "copy_files", _after_writes)
 
 
@@ -128,7 +128,7 @@ def install_last_checkpoint(utils: ModuleType) -> None:
         return checkpoint_folders.last_complete(original, *args, **kwargs)
 
     wrap(utils, "get_last_checkpoint", get_last_checkpoint)
-    if hasattr(utils, "sort_checkpoints"):  # by the times of their folders
+    if hasattr(utils, "sort_checkpoints"):  # sorted by the times of their folders
         wrap(utils, "sort_checkpoints", _after_writes)
 
 
@@ -168,7 +168,7 @@ def install_lightning_trainer(trainer: ModuleType) -> None:
 
 
 def _as_checkpoint_folder(folder_of: Callable[..., Any]) -> Callable[..., Any]:
-    """A framework's call that saves all of a checkpoint into one folder."""
+    """Wrap a framework's call that saves a whole checkpoint into one folder."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from headway.checkpoint.async_save import checkpoint_folders, file_guard
@@ -180,7 +180,7 @@ def _as_checkpoint_folder(folder_of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def remove_unfinished() -> None:
-    """What an earlier attempt left in the middle, where torchrun restarts its workers itself."""
+    """Remove incomplete saves of an earlier attempt, where torchrun restarts its workers itself."""
     from headway.probe import unfinished_saves
 
     journal = os.environ.get(ENV_FOLDER)

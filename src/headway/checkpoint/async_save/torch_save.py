@@ -1,7 +1,7 @@
 """Asynchronous `torch.save`: copy what it would write, and write the file in the background.
 
-torch's own code pickles the object at once, into a stand-in for its zip writer; the storages are
-copied separately.
+torch's own code pickles the object immediately, into a stand-in for its zip writer; the storages
+are copied separately.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from headway.storage import atomic_file
 
 ALIGNMENT = 64  # bytes
 DEVICES = ("cpu", "cuda")
-GPU_SPARE_SHARE = 0.05  # of a GPU's memory that must be left when the job is back at its peak
+GPU_SPARE_SHARE = 0.05  # share of GPU memory to leave free at the peak of the job
 
 
 class CannotStage(HeadwayError):
-    """What is saved cannot be written behind the training: why."""
+    """Why an object cannot be saved in the background."""
 
 
 class Records:
-    """Stands in for torch's zip writer: keeps what would be written, in its order."""
+    """A stand-in for torch's zip writer that records what would be written, in order."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, Any, int]] = []  # name, bytes or storage, size
         self.storages: dict[str, Any] = {}  # by key, as the pickle names them
 
     def write_record(self, name: str, data: Any, size: int) -> None:
-        """Bytes of the pickle, or a storage."""
+        """Record bytes of the pickle, or a storage."""
         self.records.append((name, data, size))
 
     def write_record_metadata(self, name: str, size: int) -> None:
-        """A storage, of which torch was told to write the place only."""
+        """Record a storage of which torch was told to write only the header."""
         self.records.append((name, self.storages[name.rpartition("/")[2]], size))
 
     @property
     def nbytes(self) -> int:
-        """Of the storages."""
+        """Bytes of the storages."""
         return sum(
             _align(size) for _, data, size in self.records if not isinstance(data, TEXT_TYPES)
         )
@@ -61,13 +61,13 @@ TEXT_TYPES = (bytes, str)
 
 
 def pickle_records(serialization: Any, obj: object, protocol: int, no_byteorder: bool) -> Records:
-    """Let torch pickle it now; raises CannotStage where a part of it cannot be copied."""
+    """Let torch pickle the object now. CannotStage if a part of it cannot be copied."""
     records = Records()
     state = serialization._serialization_tls
     previous = state.skip_data
     if previous:
         raise CannotStage("torch.serialization.skip_data is on", code="skip-data-on")
-    state.skip_data = _SkipDataOf(records)  # so that torch leaves the storages to us
+    state.skip_data = _SkipDataOf(records)  # so that torch does not copy the storages
     try:
         module = SimpleNamespace(Pickler=_pickler_class(records.storages), __name__="pickle")
         serialization._save(obj, records, module, protocol, no_byteorder)
@@ -77,10 +77,10 @@ def pickle_records(serialization: Any, obj: object, protocol: int, no_byteorder:
 
 
 class _SkipDataOf:
-    """A value of `skip_data` that is true only for the `_save` that writes to these records.
+    """A `skip_data` value that is true only for the `_save` that writes these records.
 
-    An object may save or load others while it is pickled, and so may a signal handler: for them it
-    is false.
+    An object may save or load others while it is pickled, and so may a signal handler: for those
+    calls it is false.
     """
 
     def __init__(self, records: Records) -> None:
@@ -91,7 +91,7 @@ class _SkipDataOf:
 
 
 def _pickler_class(storages: dict[str, Any]) -> type:
-    """Notes the storages that torch's own pickler, made from it, gives a key."""
+    """A base class for torch's pickler that collects the storages by key."""
     import torch
 
     class Pickler(pickle.Pickler):
@@ -123,15 +123,15 @@ def _untyped_storage(storage: Any) -> Any:
 
 
 class StorageCopy:
-    """The records with storages of their own."""
+    """The records with copies of the storages."""
 
     def __init__(self, records: Records, piece: mmap.mmap) -> None:
         self.piece: mmap.mmap | None = piece
         self.records: list[tuple[str, Any, int]] = []
-        self._on_gpu: list[tuple[Any, Any]] = []  # still on a GPU, and where it goes
+        self._on_gpu: list[tuple[Any, Any]] = []  # copies on a GPU, with their targets
         self._draining = threading.Lock()
-        self._events: list[Any] = []  # each GPU, and when the copies on it are there
-        self._spare_bytes: dict[Any, int] = {}  # bytes that each GPU can spare
+        self._events: list[Any] = []  # by GPU: event after its copies
+        self._spare_bytes: dict[Any, int] = {}  # spare bytes by GPU
         self._copy(records, piece)
 
     def _copy(self, records: Records, piece: mmap.mmap) -> None:
@@ -167,14 +167,14 @@ class StorageCopy:
         target.copy_(source)
 
     def _record_events(self) -> None:
-        """Note on each GPU where the copies are done."""
+        """Record an event on each GPU after its copies."""
         from headway.checkpoint.engine.gpu_transfer import gpu_of
 
         for device in {copy.device for _, copy in self._on_gpu}:
             self._events.append((gpu_of(device), gpu_of(device).record_event()))
 
     def drain(self) -> None:
-        """Bring what is still on a GPU to the host, beside the training."""
+        """Copy from the GPUs to the host, while training continues."""
         with self._draining:
             for gpu, copied in self._events:
                 pairs = [pair for pair in self._on_gpu if pair[1].device == gpu.device]
@@ -183,17 +183,18 @@ class StorageCopy:
             self._events.clear()
 
     def drain_ahead(self) -> None:
-        """The same in a thread of its own: the GPU has its memory back before the file's turn."""
+        """Drain in a separate thread, to free GPU memory before the file is written."""
 
         def drain() -> None:
-            with contextlib.suppress(Exception):  # whoever writes the file meets it too
+            # the error is raised again when the file is written
+            with contextlib.suppress(Exception):
                 self.drain()
 
         if self._on_gpu:
             threading.Thread(target=drain, name="headway-drain", daemon=True).start()
 
     def free(self, pool: MemoryPool) -> None:
-        """Give its memory back."""
+        """Return its memory to the pool."""
         piece, self.piece = self.piece, None
         self.records.clear()
         self._on_gpu.clear()
@@ -208,11 +209,11 @@ def _as_tensor(storage: Any) -> Any:
 
 
 def _spare_gpu_bytes(device: Any) -> int:
-    """Bytes that a GPU can spare, also when the job needs again what it once needed."""
+    """Bytes that a GPU can spare even if the job needs its peak memory again."""
     import torch
 
     if not step_clock.steps:
-        return 0  # what it will need is not known
+        return 0  # the peak is not known yet
     free, total = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_reserved(device)
     peak = torch.cuda.max_memory_allocated(device)
@@ -225,26 +226,26 @@ def _align(size: int) -> int:
 
 Original = Callable[..., Any]
 
-OPEN_FILE = CannotStage("an open file", code="open-file")
-URL = CannotStage("a URL", code="url")
-NESTED = CannotStage("a save within a save", code="nested-save")
-ENDING = CannotStage("the process ends", code="process-ends")
+OPEN_FILE = CannotStage("the target is an open file", code="open-file")
+URL = CannotStage("the target is a URL", code="url")
+NESTED = CannotStage("the save is nested in another save", code="nested-save")
+ENDING = CannotStage("the process is ending", code="process-ends")
 
 
 def no_memory(size: int) -> CannotStage:
-    """Nor will there be."""
+    """No memory for a copy, now or later."""
     return CannotStage(
-        f"there is no memory for a copy of {size:,} bytes", code="no-memory", size=size
+        f"not enough memory for a copy of {size:,} bytes", code="no-memory", size=size
     )
 
 
 def copy_failed(error: Exception) -> CannotStage:
-    """The plain call raises it too, if it is not ours."""
+    """An error of the copy; the original call raises it as well unless it is Headway's."""
     return CannotStage(f"{type(error).__name__}: {error}", code="copy-failed")
 
 
 def save(serialization: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
-    """In place of torch.save."""
+    """Replacement of torch.save."""
     if write_queue.writes():
         return original(*args, **kwargs)
     arguments = _arguments(args, kwargs)
@@ -256,22 +257,22 @@ def save(serialization: Any, original: Original, *args: Any, **kwargs: Any) -> A
         return original(*args, **kwargs)
     if not isinstance(arguments["f"], (str, os.PathLike)):
         return save_synchronously(OPEN_FILE, arguments["f"], original, *args, **kwargs)
-    if write_queue.in_save():  # a signal came while we were at work
+    if write_queue.in_save():  # called by a signal handler during a save
         return save_synchronously(NESTED, arguments["f"], original, *args, **kwargs)
     with write_queue.internal():
         reason = _unsupported_reason(arguments) or _save_in_background(serialization, **arguments)
     if reason is not None:
         return save_synchronously(reason, arguments["f"], original, *args, **kwargs)
-    write_queue.raise_failed()  # of an earlier one; this one is on its way
+    write_queue.raise_failed()  # errors of earlier saves; this one is queued
     return None
 
 
 def save_synchronously(
     reason: CannotStage, target: Any, original: Original, *args: Any, **kwargs: Any
 ) -> Any:
-    """The call as it is without us, after all that came before it; counted."""
+    """The original call, after all earlier saves; counted."""
     guard(HOOK, _note_synchronous, reason, target)
-    write_queue.wait("a plain save")
+    write_queue.wait("a synchronous save")
     result = original(*args, **kwargs)
     write_queue.raise_failed()
     return result
@@ -285,7 +286,7 @@ def _note_synchronous(reason: CannotStage, target: Any) -> None:
 
 
 def _arguments(args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """Those of torch.save; None where torch is to say what is wrong with them."""
+    """The arguments of torch.save; None if they are invalid, for torch to report."""
     try:
         return _bind_arguments(*args, **kwargs)
     except TypeError:
@@ -311,7 +312,7 @@ def _bind_arguments(
 
 
 def _is_in_memory(target: Any) -> bool:
-    """A buffer is no file: nothing is won, and nothing is to be counted."""
+    """Whether the target is a buffer, which needs no background save."""
     return not isinstance(target, os.PathLike) and not isinstance(
         getattr(target, "name", target), str
     )
@@ -321,12 +322,12 @@ def _unsupported_reason(arguments: dict[str, Any]) -> CannotStage | None:
     if write_queue.closed:
         return ENDING
     if not isinstance(os.fspath(arguments["f"]), str):
-        return CannotStage("the path is not text", code="path-not-text")
+        return CannotStage("the path is not a str", code="path-not-text")
     if arguments["module"] is not pickle:
         name = getattr(arguments["module"], "__name__", arguments["module"])
         return CannotStage(f"pickle_module is {name}", code="pickle-module-not-supported")
     if not arguments["zipped"]:
-        return CannotStage("the old format is asked for", code="format-not-supported")
+        return CannotStage("the legacy format was requested", code="format-not-supported")
     if _dispatch_mode_on():
         return CannotStage("a torch dispatch mode is on", code="dispatch-mode-on")
     return rename_unsafe_reason(_real_path(arguments["f"]))
@@ -345,7 +346,7 @@ def _real_path(target: Any) -> str:
 def _save_in_background(
     serialization: Any, obj: object, f: Any, protocol: int, no_byteorder: bool, **_: Any
 ) -> CannotStage | None:
-    """Take the image and queue it; else why not, and nothing has happened."""
+    """Copy and queue the save; otherwise return the reason, without side effects."""
     start = monotonic_ns()
     path = _real_path(f)
     atomic, storages, job = None, None, None
@@ -363,7 +364,7 @@ def _save_in_background(
         if job not in write_queue.pending:
             _discard(atomic, storages)
         if isinstance(error, CannotStage):
-            return error.with_traceback(None)  # whose frames hold the state
+            return error.with_traceback(None)  # its frames reference the state
         if not isinstance(error, Exception) or raised_by_user(error):
             raise
         return copy_failed(error)
@@ -397,7 +398,7 @@ def _discard(atomic: atomic_file.AtomicFile | None, storages: StorageCopy | None
 
 
 def _copy_storages(records: Any) -> StorageCopy:
-    """In memory that is free, or becomes free when what is queued is written."""
+    """Copy into free memory, or wait for memory of queued saves."""
     while True:
         waiting = list(write_queue.pending)
         piece = write_queue.pool.take(records.nbytes)
@@ -409,15 +410,17 @@ def _copy_storages(records: Any) -> StorageCopy:
 
 
 def rename_unsafe_reason(target: str) -> CannotStage | None:
-    """Why a rename would not do what writing into this file does."""
+    """Why replacing the file by a rename would differ from writing into it."""
     try:
         status = os.stat(target)
     except OSError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        return CannotStage("the target is no ordinary file", code="not-a-regular-file")
+        return CannotStage("the target is not a regular file", code="not-a-regular-file")
     if status.st_nlink > 1:
-        return CannotStage("the file has a second name", code="several-links")
+        return CannotStage("the file has several hard links", code="several-links")
     if status.st_uid != os.geteuid() or not os.access(target, os.W_OK):
-        return CannotStage("the file is another's, or may not be written", code="not-writable")
+        return CannotStage(
+            "the file belongs to another user or is not writable", code="not-writable"
+        )
     return None

@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-MEMORY_DIVISOR = 2  # images may take one part in so many of the memory that is left
-MAX_FREE_PIECES = 8  # pieces that wait to be used again
+MEMORY_DIVISOR = 2  # copies may use this fraction of the available memory
+MAX_FREE_PIECES = 8  # free pieces to keep
 CGROUPS = "/sys/fs/cgroup"
 
 
 class MemoryPool:
-    """Pieces of memory whose pages are there already."""
+    """Memory whose pages are already allocated."""
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
 
     def take(self, size: int) -> mmap.mmap | None:
-        """A piece of at least so many bytes; None where the machine has too little left."""
+        """Memory of at least that size; None if the machine has too little available."""
         for piece in [piece for piece in self._free if size <= len(piece) <= 2 * size]:
-            with contextlib.suppress(ValueError):  # another thread, or a signal, was faster
+            with contextlib.suppress(ValueError):  # another thread or a signal handler was faster
                 self._free.remove(piece)
                 return piece
         if not fits_in_memory(size):
@@ -36,18 +36,18 @@ class MemoryPool:
         return mmap.mmap(-1, max(size, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def put_back(self, piece: mmap.mmap) -> None:
-        """It may be filled again."""
+        """Return memory to the pool."""
         self._free.append(piece)
         del self._free[:-MAX_FREE_PIECES]
 
 
 def fits_in_memory(size: int) -> bool:
-    """Whether so many bytes may be taken."""
+    """Whether that many bytes may be allocated."""
     return size * MEMORY_DIVISOR <= available_memory()
 
 
 def available_memory() -> int:
-    """Bytes that are left to this process: of the machine, or of the container around it."""
+    """Bytes available to this process: of the machine, or of its container."""
     limits = [int(_field("/proc/meminfo", "MemAvailable:") or 0) * 1024]
     for folder in _cgroups():
         limit = _read_text(os.path.join(folder, "memory.max"))
@@ -59,7 +59,7 @@ def available_memory() -> int:
 
 
 def _cgroups() -> list[str]:
-    """The control group of this process and those above it."""
+    """The control group of this process and its parents."""
     line = next(
         (entry for entry in _read_text("/proc/self/cgroup").split("\n") if entry[:3] == "0::"),
         "0::/",
@@ -88,46 +88,46 @@ EMPTY, FILLING, READY = "empty", "filling", "whole"
 
 @dataclass
 class StagingBuffer:
-    """One moment of one rank, or room for it."""
+    """One captured state of a rank, or free memory for it."""
 
     descriptor: int
     size: int
     state: str = EMPTY
     step: int = -1
-    contents: dict[str, Any] = field(default_factory=dict)  # by the rank: where what is in it
+    contents: dict[str, Any] = field(default_factory=dict)  # description by the rank: what is where
 
     @cached_property
     def view(self) -> memoryview:
-        """What is in it: mapped once, as each page costs the first who looks at it."""
+        """The content, mapped once because page faults are expensive."""
         return map_memory(os.dup(self.descriptor))
 
     def public(self) -> dict[str, Any]:
-        """What a rank that comes back needs to read it."""
+        """What a reconnecting rank needs to read it."""
         return {"state": self.state, "step": self.step, **self.contents}
 
 
 class BufferSet:
-    """All of a rank's, of one size."""
+    """The staging buffers of a rank, all of one size."""
 
     def __init__(self) -> None:
         self.buffers: list[StagingBuffer] = []
 
     def reserve(self, count: int, size: int) -> None:
-        """Room for that many; what is there stays if it fits."""
+        """Allocate that many; existing ones are kept if they fit."""
         if [buffer.size for buffer in self.buffers] == [size] * count:
             return
         self.close()
         self.buffers = [StagingBuffer(_create_memory(size), size) for _ in range(count)]
 
     def close(self) -> None:
-        """Let go of them; a write that is under way has its view."""
+        """Release them; a write in progress keeps its view."""
         for buffer in self.buffers:
             os.close(buffer.descriptor)
         self.buffers = []
 
 
 def map_memory(descriptor: int) -> memoryview:
-    """Gone when nothing refers to it any more; the descriptor is closed."""
+    """Map a descriptor, which is closed; unmapped when unreferenced."""
     with open(descriptor, "rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 

@@ -20,27 +20,25 @@ from headway.checkpoint.engine.tracking import RowTracker, Table
 from headway.errors import HeadwayWarning
 from headway.torch_threads import TorchThread
 
-PATIENCE_S = 30.0  # with an image that is under way when the process ends
-PRE_HOOKS = "_optimizer_step_pre_hooks"  # of every optimizer that torch has set up
-MAX_CHANGED_SHARE = (
-    0.3  # of a table's rows: with more than that changed, the table is saved as a whole
-)
+PATIENCE_S = 30.0  # wait for a capture in progress when the process ends
+PRE_HOOKS = "_optimizer_step_pre_hooks"  # exists on every optimizer initialized by torch
+MAX_CHANGED_SHARE = 0.3  # share of rows; if more have changed, the whole table is saved
 
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Rows of a table that have changed since the save before."""
+    """The rows of a table that have changed since the previous save."""
 
-    tensors: list[int]  # the table and what is kept of its rows, by their numbers
+    tensors: list[int]  # indices of the table and of the optimizer state of its rows
     ids: Tensor
 
 
-# Is told when the image is there, whether it is good, and in what it differs from the last one.
+# Called when the capture has ended: whether it is valid, and which rows differ from the last one.
 OnCaptured = Callable[[bool, list[ChangedRows]], None]
 
 
 class StateCapture:
-    """Of one rank's tensors; one image at a time."""
+    """Captures of one rank's tensors, one at a time."""
 
     def __init__(
         self, optimizers: Sequence[Optimizer], buffers: int, modules: Sequence[nn.Module] = ()
@@ -49,12 +47,13 @@ class StateCapture:
         inner = dict.fromkeys(map(_innermost, optimizers))
         optimizers = [
             optimizer for optimizer in inner if hasattr(optimizer, PRE_HOOKS)
-        ]  # others step unseen
+        ]  # the steps of other optimizers cannot be observed
         self._optimizers = [optimizer for optimizer in optimizers if not _is_fused(optimizer)]
-        # Whether hooks have told of a step since the last image, or ever, or of one in a graph.
+        # Whether hooks have reported a step since the last capture, or ever, or a step in a CUDA
+        # graph.
         self._stepped = self._ever_stepped = self._in_graph = False
         self._modified_outside_optimizer = (
-            False  # what optimizers own was changed by something else before
+            False  # optimizer tensors were changed by something else before
         )
         self._host = HostTensors()
         self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
@@ -78,14 +77,14 @@ class StateCapture:
         written: bool = True,
         by_rows: bool = True,
     ) -> None:
-        """The views become the tensors as they are now; returns at once, `whole` comes later.
+        """Start copying the tensors as they are now into the views; `on_captured` is called later.
 
-        `written`: what changes from now on differs from this one. `by_rows`: it is asked in what
-        this one differs from the last.
+        `written`: later changes are relative to this capture. `by_rows`: report the rows that
+        differ from the last one.
         """
         self.wait()
         try:
-            with torch.inference_mode(False):  # what is kept is used outside of that, too
+            with torch.inference_mode(False):  # optimizer state is used outside of it, too
                 task = self._start(buffer, tensors, views, on_captured, written, by_rows)
         except BaseException as error:
             self._invalidate(self.tracker.tables.values(), self._devices.values())
@@ -95,7 +94,7 @@ class StateCapture:
             _warn(error)
         else:
             self._idle.clear()
-            if self._ending:  # the process ends, and saves once more
+            if self._ending:  # the process ends with another save
                 self._do(task)
             else:
                 self._tasks.put(task)
@@ -109,7 +108,7 @@ class StateCapture:
         written: bool,
         by_rows: bool,
     ) -> Callable[[], None]:
-        """What is left to be done beside the training."""
+        """Do what must happen now; return the rest as a task for the thread."""
         tracked = self.tracker.find(dict(enumerate(tensors)))
         places: dict[Table, dict[int, Tensor]] = {rows: {} for rows in tracked.values()}
         numbers: dict[Table, list[int]] = {rows: [] for rows in tracked.values()}
@@ -142,21 +141,21 @@ class StateCapture:
         return partial(self._finish, changes, list(self._devices.values()), on_captured)
 
     def invalidate_buffers(self) -> None:
-        """There is other memory from now on: every image lacks everything."""
+        """The buffers were replaced: they contain nothing."""
         for rows in self.tracker.tables.values():
             rows.mark_all_changed()
 
     @property
     def idle(self) -> bool:
-        """No image is under way."""
+        """Whether no capture is in progress."""
         return self._idle.is_set()
 
     def wait(self) -> None:
-        """Until the image that is under way is whole."""
+        """Wait until the capture in progress has ended."""
         self._idle.wait()
 
     def close(self) -> None:
-        """Nothing is tracked any more."""
+        """Stop tracking."""
         self.wait()
         self._thread.stop()
         self.tracker.close()
@@ -164,7 +163,7 @@ class StateCapture:
             hook.remove()
 
     def _end(self) -> None:
-        """After the image that is under way."""
+        """Stop the thread after the capture in progress."""
         self._ending = True
         self._tasks.put(None)
 
@@ -179,12 +178,12 @@ class StateCapture:
             device.fence()
 
     def _prepare(self) -> None:
-        """What the first image would wait for."""
+        """Allocate what the first capture would wait for."""
         for device in {tensor.device for tensor in self._optimizer_tensors() if tensor.is_cuda}:
             _ = gpu_of(device).transfer
 
     def _changed_by_step_only(self, tensors: Sequence[Tensor]) -> set[int]:
-        """Of these, the numbers of those that nothing but an optimizer's step changes."""
+        """The indices of tensors that only an optimizer step changes."""
         owned = {tensor.data_ptr() for tensor in self._optimizer_tensors()}
         return {number for number, tensor in enumerate(tensors) if tensor.data_ptr() in owned}
 
@@ -224,7 +223,7 @@ class StateCapture:
             on_captured(good, changed)
 
     def _invalidate(self, tables: Iterable[Table], devices: Iterable[DeviceTensors]) -> None:
-        """Nobody knows what is in the image, and no optimizer has to wait for it."""
+        """Mark the content of the buffer as unknown, and release waiting optimizers."""
         for rows in tables:
             rows.abandon()
             rows.clear()
@@ -243,19 +242,19 @@ class StateCapture:
     def _do(self, task: Callable[[], None]) -> None:
         try:
             task()
-        except Exception as error:  # the image was said to be bad; the next may be good
+        except Exception as error:  # this capture was reported as invalid; the next may be valid
             _warn(error)
         finally:
             self._idle.set()
 
 
 def _warn(error: Exception) -> None:
-    text = f"an image of the state could not be made: {error}"
+    text = f"the state could not be captured: {error}"
     warnings.warn(HeadwayWarning(text, code="image-failed"), stacklevel=2)
 
 
 def _innermost(optimizer: Optimizer) -> Optimizer:
-    """What steps within a wrapper that has no hooks of its own, as Accelerate's."""
+    """The optimizer inside a wrapper without hooks of its own, such as Accelerate's."""
     inner = getattr(optimizer, "optimizer", None)
     if hasattr(optimizer, PRE_HOOKS) or not isinstance(inner, Optimizer):
         return optimizer
@@ -263,5 +262,5 @@ def _innermost(optimizer: Optimizer) -> Optimizer:
 
 
 def _is_fused(optimizer: Optimizer) -> bool:
-    """Whether the backward pass may change what it owns, unseen: so it is with TorchRec's."""
+    """Whether the backward pass may update its parameters unobserved, as with TorchRec."""
     return any(base.__module__.partition(".")[0] == "torchrec" for base in type(optimizer).__mro__)

@@ -17,23 +17,23 @@ from torch import Tensor
 
 from headway.checkpoint.engine.gpu_transfer import gpu_of
 
-DEFERRED_MIN_BYTES = 1 << 16  # bytes: what is smaller is copied at once
+DEFERRED_MIN_BYTES = 1 << 16  # bytes; smaller tensors are copied at once
 
 
 class HostTensors:
-    """The tensors of one rank in the host's memory, on their way into images."""
+    """Captures the host tensors of one rank."""
 
     def __init__(self) -> None:
         self._copied = threading.Event()
         self._copied.set()
-        self._pairs: list[tuple[Tensor, Tensor, int]] = []  # to, from, and the changes it has seen
+        self._pairs: list[tuple[Tensor, Tensor, int]] = []  # target, source, version of the source
 
     def begin(
         self, tensors: dict[int, Tensor], views: Sequence[Tensor], step_only: set[int]
     ) -> None:
-        """From now on the views become what the tensors are at this moment.
+        """Capture the tensors as they are now into the views.
 
-        `fixed`: those that nothing changes before the next optimizer step.
+        `step_only` are the indices of tensors that nothing changes before the next optimizer step.
         """
         deferred = {
             n
@@ -48,7 +48,7 @@ class HostTensors:
             self._copied.clear()
 
     def drain(self) -> bool:
-        """Copy what is left; False if something was changed meanwhile, past its optimizer."""
+        """Copy the rest; False if a tensor was changed meanwhile outside its optimizer."""
         pairs, self._pairs = self._pairs, []
         try:
             if pairs:
@@ -60,30 +60,30 @@ class HostTensors:
             self.abandon()
 
     def abandon(self) -> None:
-        """Nobody wants it any more."""
+        """Drop the capture."""
         self._pairs = []
         self._copied.set()
 
     def fence(self) -> None:
-        """Before an optimizer step: what it will change must have been copied."""
+        """Before an optimizer step: wait until the tensors it changes are copied."""
         self._copied.wait()
 
 
-FREE_MEMORY_FACTOR = 1.1  # of the copy's bytes that must be free on the GPU
+FREE_MEMORY_FACTOR = 1.1  # free GPU memory required, as a factor of the size of the copies
 
 
 class DeviceTensors:
-    """The tensors of one GPU, on their way into images."""
+    """Captures the tensors of one GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._gpu = gpu_of(device)
-        self._gpu_copies: dict[int, Tensor] = {}  # by the number of the tensor; used again
+        self._gpu_copies: dict[int, Tensor] = {}  # by index of the tensor; reused
         self._may_copy = True
         self._copied: Any = None
-        self._drained = threading.Event()  # what is read from the tensors themselves
+        self._drained = threading.Event()  # set once tensors that are read directly were copied
         self._drained.set()
         self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._direct: list[tuple[Tensor, int]] = []  # those, and the changes they have seen
+        self._direct: list[tuple[Tensor, int]] = []  # tensors read directly, and their versions
 
     def begin(
         self,
@@ -93,14 +93,15 @@ class DeviceTensors:
         *,
         copies: bool = True,
     ) -> None:
-        """From now on the views become what the tensors are at this point of the stream.
+        """Capture the tensors at this point of the stream into the views.
 
-        `fixed`: those that nothing changes without a fence before. `copies`: whether it is known
-        what memory the training needs, so that copies on the GPU may have the rest.
+        `step_only` are the indices of tensors that nothing changes without a fence before.
+        `copies`: the memory needs of the training are known, so that copies may use the rest of the
+        GPU.
         """
         self._may_copy = copies
         for number in self._gpu_copies.keys() - tensors.keys():
-            del self._gpu_copies[number]  # its rows are gathered by now
+            del self._gpu_copies[number]  # its rows are captured by `DeviceRows`
         direct = set() if self._has_room(tensors) else step_only & tensors.keys()
         direct = {number for number in direct if tensors[number].is_contiguous()}
         copied = {n: t for n, t in tensors.items() if n not in direct}
@@ -117,7 +118,7 @@ class DeviceTensors:
             self._drained.clear()
 
     def _has_room(self, tensors: dict[int, Tensor]) -> bool:
-        """Whether there is memory aside for each from now on."""
+        """Whether each tensor has a copy on the GPU, allocated now if necessary."""
         missing = {n: tensor for n, tensor in tensors.items() if n not in self._gpu_copies}
         if not missing:
             return True
@@ -129,12 +130,12 @@ class DeviceTensors:
                 n: torch.empty_like(tensor, memory_format=torch.contiguous_format)
                 for n, tensor in missing.items()
             }
-        except torch.OutOfMemoryError:  # in pieces that are too small
+        except torch.OutOfMemoryError:  # fragmented memory
             return False
         return True
 
     def _copy(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
-        """Now, to the host."""
+        """Copy to the host now."""
         self._gpu.transfer.to_host(
             [p for p in pairs if p[1].is_contiguous()], self._gpu.record_event()
         )
@@ -143,7 +144,7 @@ class DeviceTensors:
                 view.copy_(tensor)
 
     def drain(self) -> bool:
-        """To the host; False if something was changed meanwhile, past its optimizer."""
+        """Copy to the host; False if a tensor was changed meanwhile outside its optimizer."""
         try:
             self._gpu.transfer.to_host(self._pairs, self._copied)
             return all(tensor._version == version for tensor, version in self._direct)
@@ -151,10 +152,10 @@ class DeviceTensors:
             self.abandon()
 
     def abandon(self) -> None:
-        """Nobody wants it any more."""
+        """Drop the capture."""
         self._pairs, self._direct = [], []
         self._drained.set()
 
     def fence(self) -> None:
-        """Before a change: what it changes must have been read."""
+        """Before a change: wait until the tensors are copied."""
         self._drained.wait()

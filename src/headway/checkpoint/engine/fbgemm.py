@@ -1,7 +1,7 @@
-"""FBGEMM tables (TorchRec), which the backward pass updates: the rows of each lookup.
+"""FBGEMM tables (TorchRec), which the backward pass updates: track the rows of each lookup.
 
 Such a table has no gradient and its version counter does not change. An autograd hook on the result
-of the lookup runs right before the update; from there on it is known which rows change.
+of the lookup runs right before the update; from then on the changed rows are known.
 """
 
 from __future__ import annotations
@@ -21,27 +21,25 @@ from headway.checkpoint.engine.rows import RowVersions
 
 TABLE_MODULE = "SplitTableBatchedEmbeddingBagsCodegen"
 RESET_METHOD = "reset_embedding_weight_momentum"
-# Those that change no other rows; in their names for FBGEMM.
+# Optimizers that change looked-up rows only, by FBGEMM's names.
 OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD", "ADAM", "PARTIAL_ROWWISE_ADAM")
-WHOLE_TABLE_UPDATES = (  # what else it may do to every row, at a step
+WHOLE_TABLE_UPDATES = (  # settings that change every row at a step
     "_used_rowwise_adagrad_with_counter",
     "_used_rowwise_adagrad_with_global_weight_decay",
 )
-UNCACHED_LOCATIONS = ("DEVICE", "HOST")  # there is no cache that knows better
-COLLECTIVE_MODULE = "DMPCollection"  # TorchRec's, whose ranks change each other's tables
+UNCACHED_LOCATIONS = ("DEVICE", "HOST")  # without a cache that holds newer rows
+COLLECTIVE_MODULE = "DMPCollection"  # TorchRec's; its ranks change each other's tables
 FORWARD_ARGUMENTS = (
     *("indices", "offsets", "per_sample_weights", "feature_requires_grad"),
     "batch_size_per_feature_per_rank",
 )
 
-OnRowChange = Callable[
-    [dict[Tensor, Tensor]], None
-]  # of each table the rows that are about to change
-OnTables = Callable[[list[Tensor]], None]  # of all tables of a module
+OnRowChange = Callable[[dict[Tensor, Tensor]], None]  # by table: the rows that are about to change
+OnTables = Callable[[list[Tensor]], None]  # all tables of a module
 
 
 class FbgemmTables:
-    """One module with several tables, and what it keeps of each row."""
+    """A module with several tables, and its optimizer state per row."""
 
     def __init__(
         self, module: Any, on_change: OnRowChange, on_reset: OnTables, on_lost: OnTables
@@ -52,7 +50,7 @@ class FbgemmTables:
         states = self._module.split_optimizer_states() or [[] for _ in self.tables]
         self.row_state: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
         self._feature_tables = [self.tables[number] for number in self._module.feature_table_map]
-        # On a GPU, of each table: the ages of all, and where among them are those of its rows.
+        # On a GPU, by table: the versions of all tables, and the offset of its rows.
         self.shared: dict[Tensor, tuple[RowVersions, int]] = {}
         if on_gpu(self.tables[0]):
             self._share_versions()
@@ -61,19 +59,19 @@ class FbgemmTables:
         _hook_resets(type(module))
 
     def close(self) -> None:
-        """It is not looked at any more."""
+        """Stop tracking."""
         self._hook.remove()
         _INSTANCES[self._module].remove(self)
 
     def on_lookup(self, arguments: dict[str, Any], result: Any) -> None:
-        """Rows that will be changed if the gradient of what was found comes back."""
+        """Watch the result: the looked-up rows change when its gradient arrives."""
         if is_capturing():
-            self._on_lost(self.tables)  # what is replayed tells nobody
+            self._on_lost(self.tables)  # graph replays report nothing
         else:
             result.register_hook(partial(self._will_change, arguments))
 
     def on_reset(self) -> None:
-        """As when rows are given to other ids: they are changed, and nobody has looked them up."""
+        """Rows are reassigned to other ids: they change without a lookup."""
         self._on_reset(self.tables)
 
     def _will_change(self, arguments: dict[str, Any], _: Tensor) -> None:
@@ -107,16 +105,16 @@ class FbgemmTables:
         self._feature_rows = torch.tensor(rows, device=device)
 
     def _global_ids(self, ids: Tensor, ends: Tensor) -> Tensor:
-        """As numbers among the rows of all tables: which is whose is known to the GPU alone."""
+        """Ids among the rows of all tables: only the GPU knows which table each belongs to."""
         position = torch.arange(len(ids), device=ids.device, dtype=ends.dtype)
         feature = torch.searchsorted(ends.contiguous(), position, right=True)
         start, count = self._feature_rows[feature.clamp_(max=len(self._feature_rows) - 1)].unbind(1)
         return start + _valid_ids(ids.long(), count)
 
 
-# By module, and not in it: a copy of a module, or one that comes from a file, is nobody's.
+# Stored outside the modules: copies and loaded modules are not tracked.
 _INSTANCES: WeakKeyDictionary[nn.Module, list[FbgemmTables]] = WeakKeyDictionary()
-_HOOKED_CLASSES: set[type] = set()  # whose resets are told
+_HOOKED_CLASSES: set[type] = set()  # classes with a hook on resets
 
 
 def _on_lookup(module: nn.Module, args: tuple[Any, ...], named: Any, result: Any) -> None:
@@ -127,7 +125,7 @@ def _on_lookup(module: nn.Module, args: tuple[Any, ...], named: Any, result: Any
 
 
 def _hook_resets(kind: Any) -> None:
-    """Once for all modules of a kind."""
+    """Once per class."""
     reset = getattr(kind, RESET_METHOD, None)
     if reset is None or kind in _HOOKED_CLASSES:
         return
@@ -143,8 +141,8 @@ def _hook_resets(kind: Any) -> None:
 
 
 def trackable_modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Those whose tables can be tracked, each once."""
-    if _has_compiled():  # what is compiled does not ask for new hooks
+    """Modules whose tables can be tracked, each once."""
+    if _has_compiled():  # compiled code ignores new hooks
         return
     yielded: set[nn.Module] = set()
     for root in roots:
@@ -157,7 +155,7 @@ def trackable_modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _all_modules(root: nn.Module) -> Iterator[nn.Module]:
-    """TorchRec keeps some of them out of the sight of `modules`."""
+    """Including those that TorchRec hides from `modules`."""
     for module in root.modules():
         yield module
         for hidden in getattr(module, "_lookups", ()):
@@ -183,7 +181,7 @@ def _has_compiled() -> bool:
 
 
 def _feature_ends(offsets: Tensor, features: int, sizes: Sequence[int] | None) -> Tensor:
-    """Of each feature, where its ids end; `sizes`: of the batch of each, should they differ."""
+    """Where the ids of each feature end; `sizes` are batch sizes per feature, if they differ."""
     if sizes is None:
         size = (len(offsets) - 1) // features
         return offsets[size::size]
@@ -192,5 +190,5 @@ def _feature_ends(offsets: Tensor, features: int, sizes: Sequence[int] | None) -
 
 
 def _valid_ids(ids: Tensor, rows: Tensor | int) -> Tensor:
-    """FBGEMM takes the first row for one that is not there."""
+    """FBGEMM uses the first row for invalid ids."""
     return torch.where((ids >= 0) & (ids < rows), ids, 0)

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 TRANSFER_THREADS = min(8, max(4, len(os.sched_getaffinity(0)) // 2))
-PINNED_BUFFER_BYTES = 32 << 20  # bytes of a lane's buffer
+PINNED_BUFFER_BYTES = 32 << 20  # bytes of the pinned buffer of a thread
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
 
 class PinnedTransfer:
-    """Of one GPU."""
+    """Copies between one GPU and the host."""
 
     def __init__(
         self,
@@ -38,30 +38,27 @@ class PinnedTransfer:
         self._buffers = [
             torch.empty(block_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(threads)
         ]
-        cuda: Any = torch.cuda  # whose classes have no types
+        cuda: Any = torch.cuda  # untyped
         self._streams = [cuda.Stream(device) if pinned else None for _ in range(threads)]
         self._lock = threading.Lock()
 
     def to_host(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any = None) -> None:
-        """Each first one becomes the second, which is on the GPU; returns when it is there.
+        """Copy (host, GPU) pairs to the host; return when done.
 
-        `after`: an event on the GPU that comes before the first byte is read.
+        `after` is an event on the GPU to wait for before the first byte is read.
         """
         self._transfer(byte_blocks(pairs, self.block_bytes), after, self._copy_to_host)
 
     def to_device(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Each first one, which is on the GPU, becomes the second; returns when it is there."""
+        """Copy (GPU, host) pairs to the GPU; return when done."""
         self._transfer(byte_blocks(pairs, self.block_bytes), None, self._copy_to_device)
 
     def to_rows(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], after: Any = None) -> None:
-        """Of each first one the rows that the second names become the third, which is on the GPU.
-
-        No row is longer than a buffer.
-        """
+        """Copy (host table, row ids, GPU rows) to those rows; no row is longer than a buffer."""
         self._transfer(row_blocks(parts, self.block_bytes), after, self._copy_rows_to_host)
 
     def _transfer(self, blocks: Iterator[tuple[Tensor, ...]], after: Any, copy: Any) -> None:
-        with self._lock:  # one at a time: the buffers are the same
+        with self._lock:  # one transfer at a time: the buffers are shared
             self._transfer_locked(blocks, after, copy)
 
     def _transfer_locked(self, blocks: Iterator[tuple[Tensor, ...]], after: Any, copy: Any) -> None:
@@ -76,10 +73,10 @@ class PinnedTransfer:
             threading.Thread(target=self._run, args=(lane, todo, after, copy, failed), daemon=True)
             for lane in thread_numbers[1:]
         ]
-        with contextlib.suppress(RuntimeError):  # when the process ends there are no more
+        with contextlib.suppress(RuntimeError):  # no new threads at process exit
             for thread in threads:
                 thread.start()
-        if thread_numbers:  # the first one is this thread's: most often there is one piece
+        if thread_numbers:  # this thread takes part: often there is one block only
             self._run(0, todo, after, copy, failed)
         for thread in threads:
             if thread.ident is not None:
@@ -124,16 +121,16 @@ class PinnedTransfer:
         copy_bytes(part, host)
         target.copy_(part, non_blocking=True)
         if stream is not None:
-            stream.synchronize()  # the buffer is needed again
+            stream.synchronize()  # the buffer is reused
 
 
 def copy_bytes(target: Tensor, source: Tensor) -> None:
-    """By one thread, in which Python meanwhile does nothing: others may."""
+    """Copy in this thread only, without the GIL."""
     ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
 
 
 def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """By one thread as well: torch takes one for every core, and would for every lane again."""
+    """Write rows in this thread only: torch would use a thread per core."""
     if not HAS_NUMPY:
         table.index_copy_(0, ids, rows)
     elif rows.numel():
@@ -146,7 +143,7 @@ def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
 def byte_blocks(
     pairs: Sequence[tuple[Tensor, Tensor]], size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The bytes of each pair, in pieces; both tensors are contiguous."""
+    """The bytes of each pair in blocks; both tensors are contiguous."""
     for target, source in pairs:
         flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source)]
         for at in range(0, len(flat[0]), size):
@@ -156,37 +153,37 @@ def byte_blocks(
 def row_blocks(
     parts: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """A few rows of each part at a time."""
+    """The rows of each part in blocks."""
     for host, ids, source in parts:
         count = size // max(1, source[:1].nbytes) or 1
         for at in range(0, len(ids), count):
             yield host, ids[at : at + count], source[at : at + count]
 
 
-SPARE_SHARE = 0.05  # of a GPU's memory, that is left: it may be in pieces that are too small
+SPARE_SHARE = 0.05  # share of GPU memory left free, for fragmentation
 
 
 class Gpu:
-    """One of them; without CUDA everything happens in its order."""
+    """A GPU; without CUDA, copies are synchronous."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._lock = threading.Lock()
         self._pinned: PinnedTransfer | None = None
-        self._cuda: Any = torch.cuda if device.type == "cuda" else None  # it has no types
-        # Before others: what is gathered there is waited for by an optimizer.
+        self._cuda: Any = torch.cuda if device.type == "cuda" else None  # untyped
+        # High priority: optimizers wait for rows gathered on this stream.
         self._stream = self._cuda and self._cuda.Stream(device, priority=-1)
 
     @property
     def transfer(self) -> PinnedTransfer:
-        """Made once, as memory that a GPU knows takes long to get."""
+        """Created once, as pinned memory is slow to allocate."""
         with self._lock:
             if self._pinned is None:
                 self._pinned = PinnedTransfer(self.device)
             return self._pinned
 
     def record_event(self) -> Any:
-        """This point of the stream that is used here; to be waited for on others."""
+        """Record an event on the current stream."""
         if self._cuda is None:
             return None
         event = self._cuda.Event()
@@ -194,13 +191,13 @@ class Gpu:
         return event
 
     def wait_event(self, event: Any) -> None:
-        """What comes next on the stream that is used here comes after that; nobody waits for it."""
+        """Make the current stream wait for the event, without blocking the host."""
         if event is not None:
             self._cuda.current_stream(self.device).wait_event(event)
 
     @contextlib.contextmanager
     def side_stream(self, event: Any) -> Iterator[None]:
-        """On a stream of its own, after that moment."""
+        """Run on a separate stream, after the event."""
         with torch.no_grad():
             if self._cuda is None:
                 yield
@@ -210,7 +207,7 @@ class Gpu:
                 yield
 
     def free_bytes(self) -> int:
-        """Bytes that can still be had when the job needs again what it once needed."""
+        """Bytes that are free even if the job needs its peak memory again."""
         free, total = torch.cuda.mem_get_info(self.device)
         held = torch.cuda.memory_reserved(self.device)
         peak = torch.cuda.max_memory_allocated(self.device)
@@ -218,13 +215,12 @@ class Gpu:
 
 
 def is_capturing() -> bool:
-    """Whether what is done now is recorded for a CUDA graph, whose replays run no hooks."""
+    """Whether a CUDA graph is being captured; its replays run no hooks."""
     cuda: Any = torch.cuda
     return cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether its memory is a GPU's."""
     return tensor.is_cuda
 
 
@@ -233,7 +229,7 @@ _LOCK = threading.Lock()
 
 
 def gpu_of(device: torch.device) -> Gpu:
-    """The one of this process."""
+    """The shared Gpu of this process."""
     with _LOCK:
         if device not in _GPUS:
             _GPUS[device] = Gpu(device)

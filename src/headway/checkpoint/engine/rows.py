@@ -17,27 +17,30 @@ from torch import Tensor
 
 from headway.checkpoint.engine.gpu_transfer import PINNED_BUFFER_BYTES, gpu_of
 
-MAX_LISTS = 64  # of ids, that are noted at once: for each alone a GPU would be asked too often
-MAX_IDS = 4 << 20  # in them, at most
-VERSION_DTYPE = torch.int16  # of an age: two bytes a row; after 32,767 saves it begins again
+MAX_LISTS = 64  # lists of ids noted in one GPU operation
+MAX_IDS = 4 << 20  # maximum ids in these lists
+VERSION_DTYPE = torch.int16  # two bytes per row; versions restart after 32,767 saves
 
 
 class RowVersions:
-    """Of the rows of one table, or of several whose changes are told together."""
+    """At which save each row was last changed, for one table or several with common row ids."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
-        self._versions: Tensor | None = None  # nobody has asked yet
+        self._versions: Tensor | None = None  # allocated at the first use
         self._version, self._oldest = 1, 0
-        self._captured = False  # whether an image is of this time
+        self._captured = False  # whether a capture has this version
         self._pending_lists: list[Tensor] = []
         self._noted_ids = 0
-        self._last: Tensor | None = None  # of the lists
-        self._changed_cache: dict[int, Tensor] = {}  # than a time: asked once, for all tables
-        self._full = False  # there was no room for it at this save
+        self._last: Tensor | None = None  # last list of ids
+        self._changed_cache: dict[int, Tensor] = {}  # by version: computed once for all tables
+        self._full = False  # no memory for it at this save
 
     def mark_changed(self, ids: Tensor) -> None:
-        """These rows, now. Tables that are told of the same ids need not all pass them on."""
+        """Mark these rows as changed now.
+
+        Tables with the same list of ids may pass it only once.
+        """
         self._full = False
         if self._versions is None or self._last is ids:
             return
@@ -51,14 +54,14 @@ class RowVersions:
             self._update()
 
     def new_version(self) -> int | None:
-        """What changes after this is younger; None: there is no room to tell."""
+        """A version older than all later changes; None without memory to track them."""
         if self._update() is None:
             return None
         self._captured, self._last = True, None
         return self._version
 
     def changed_since(self, version: int, start: int, count: int) -> Tensor | None:
-        """Of so many rows, whether each was changed after that; None: nobody knows any more."""
+        """Whether each row was changed since that version; None if unknown."""
         versions = self._update()
         if versions is None or version < self._oldest:
             return None
@@ -75,7 +78,7 @@ class RowVersions:
                 self._versions = torch.zeros(self._count, dtype=VERSION_DTYPE, device=self._device)
             if self._pending_lists and self._versions is not None:
                 self._apply(self._versions)
-        except torch.OutOfMemoryError:  # the training has all: what was known is not any more
+        except torch.OutOfMemoryError:  # out of memory: earlier changes are lost
             self._versions, self._pending_lists, self._noted_ids, self._full = None, [], 0, True
             self._oldest = self._version = self._version + 1
         return self._versions
@@ -83,7 +86,7 @@ class RowVersions:
     def _apply(self, versions: Tensor) -> None:
         if self._version - self._oldest > torch.iinfo(VERSION_DTYPE).max:
             versions.zero_()
-            self._oldest = self._version - 1  # an image of that time lacks what is noted now
+            self._oldest = self._version - 1  # a capture of that version lacks these changes
         ids = (
             self._pending_lists[0]
             if len(self._pending_lists) == 1
@@ -91,36 +94,36 @@ class RowVersions:
         )
         versions.index_fill_(0, ids, self._version - self._oldest)
         if ids.is_cuda:
-            for list_ in self._pending_lists:  # whose memory may be another stream's
+            for list_ in self._pending_lists:  # allocated on another stream
                 list_.record_stream(torch.cuda.current_stream(self._device))
         self._pending_lists, self._noted_ids = [], 0
 
 
-BLOCK_BYTES = 1 << 22  # bytes of a table that are copied under one lock: a millisecond
-SCATTERED_FACTOR = 8  # times as long takes a row here and a row there
+BLOCK_BYTES = 1 << 22  # bytes copied per lock: about a millisecond
+SCATTERED_FACTOR = 8  # scattered rows take this much longer
 
 
 class HostRows:
-    """A table in the host's memory, and what its optimizer keeps of each row."""
+    """A table in host memory, with its optimizer state per row."""
 
     def __init__(self, tensors: Sequence[Tensor], buffers: int) -> None:
         self.tensors = list(tensors)
         self.count = len(tensors[0])
-        # None: everything. The last list is of no image: what has changed since the last save.
+        # None: everything. The last list is for no buffer: the rows changed since the last save.
         self._missing: list[list[Tensor] | None] = [None] * (buffers + 1)
-        self._noted_ids = [0] * (buffers + 1)  # ids in each list; some are there twice
+        self._noted_ids = [0] * (buffers + 1)  # ids in each list, with duplicates
         self.row_bytes = sum(tensor[:1].nbytes for tensor in tensors)
         self.block = max(1, BLOCK_BYTES // max(1, self.row_bytes))
         self._lock = threading.Lock()
-        self._views: Sequence[Tensor] = ()  # the one that is brought up to date at the moment
+        self._views: Sequence[Tensor] = ()  # views of the buffer being updated
         self._buffer = 0
         self._missing_lists: list[Tensor] | None = []
-        self._pending: Tensor | None = None  # of each row, whether it is still to be copied
-        self._ids: Tensor | None = None  # of those rows; None: nearly all
+        self._pending: Tensor | None = None  # by row: whether it must still be copied
+        self._ids: Tensor | None = None  # ids of those rows; None: nearly all
         self._at = 0
 
     def mark_changed(self, ids: Tensor) -> None:
-        """These rows are not in any image as they are now."""
+        """Mark these rows as outdated in all buffers."""
         for buffer, missing in enumerate(self._missing):
             if missing is not None:
                 missing.append(ids)
@@ -129,25 +132,25 @@ class HostRows:
                     self._shorten(buffer, missing)
 
     def mark_all_changed(self) -> None:
-        """Nobody knows which rows: every image lacks everything."""
+        """Mark all rows as outdated in all buffers."""
         self._missing = [None] * len(self._missing)
 
     def mark_current(self, buffer: int) -> None:
-        """That image is the table as it is now."""
+        """Mark the buffer as identical to the table."""
         self._missing[buffer], self._noted_ids[buffer] = [], 0
 
     def take_changes(self) -> list[Tensor] | None:
-        """The rows that have changed since this was last asked; None: all may have."""
+        """The rows changed since the last call; None: any may have changed."""
         changes = self._missing[-1]
         self.mark_current(-1)
         return changes
 
     def ids(self, lists: Sequence[Tensor]) -> Tensor:
-        """Those in the lists in order, each once, in the host's memory."""
+        """The sorted unique ids in the lists, in host memory."""
         return _row_mask(lists, self.count).nonzero().squeeze(1)
 
     def start_copy(self, buffer: int, views: Sequence[Tensor]) -> bool:
-        """From now on that image becomes the table as it is at this moment."""
+        """Capture the table as it is now into that buffer."""
         with self._lock:
             self._views, self._buffer, self._at = views, buffer, 0
             self._missing_lists, self._pending, self._ids = self._missing[buffer], None, None
@@ -155,13 +158,13 @@ class HostRows:
         return True
 
     def prepare(self) -> None:
-        """Find out which rows are wanted, before the optimizer asks."""
+        """Compute the rows to copy, before the optimizer asks."""
         with self._lock:
             if self._views:
                 self._pending_rows()
 
     def copy_before_update(self, ids: Tensor) -> None:
-        """The optimizer is about to change these rows: those that are wanted are copied first."""
+        """Copy rows that are still needed before the optimizer changes them."""
         if not self._views:
             return
         with self._lock:
@@ -174,7 +177,7 @@ class HostRows:
                 pending[rows] = False
 
     def copy_block(self) -> int:
-        """Copy the next block; returns its bytes, or 0 when the image is whole."""
+        """Copy the next block; return its bytes, or 0 when the buffer is complete."""
         with self._lock:
             if self._views:
                 pending = self._pending_rows()
@@ -189,16 +192,16 @@ class HostRows:
             return 0
 
     def finish_copy(self) -> None:
-        """All of it now."""
+        """Copy all remaining blocks."""
         while self.copy_block():
             pass
 
     def allow_any_change(self) -> None:
-        """All of the table may change after this."""
+        """Return once any row of the table may change."""
         self.finish_copy()
 
     def abandon(self) -> bool:
-        """The image that was begun will not be whole, if it is not yet: whether that is so."""
+        """Drop an incomplete capture; return whether there was one."""
         with self._lock:
             abandoned = bool(self._views)
             if abandoned:
@@ -207,7 +210,7 @@ class HostRows:
             return abandoned
 
     def clear(self) -> None:
-        """There is nothing more to do for that image."""
+        """Forget the buffer."""
         with self._lock:
             self._clear()
 
@@ -252,7 +255,7 @@ class HostRows:
 
 
 def _row_mask(lists: Sequence[Tensor], count: int) -> Tensor:
-    """Of so many rows, whether each is in one of the lists of ids."""
+    """Whether each row is in one of the lists of ids."""
     mask = torch.zeros(count, dtype=torch.bool)
     if lists:
         mask.index_fill_(0, torch.cat(list(lists)), True)
@@ -260,9 +263,9 @@ def _row_mask(lists: Sequence[Tensor], count: int) -> Tensor:
 
 
 class DeviceRows:
-    """A table on a GPU, and what its optimizer keeps of each row.
+    """A table on a GPU, with its optimizer state per row.
 
-    `ages`: those of several tables, of which the rows of this one begin at `start`.
+    `versions` may be shared by several tables; the rows of this one begin at `start`.
     """
 
     def __init__(
@@ -277,36 +280,37 @@ class DeviceRows:
         self._gpu = gpu_of(tensors[0].device)
         self._versions = versions or RowVersions(self.count, tensors[0].device)
         self._start = start
-        # Of what time it is; None: it lacks everything. The last is of no image: the last save.
+        # Version of each buffer; None: it lacks everything. The last is for no buffer: the last
+        # save.
         self._captured_version: list[int | None] = [None] * (buffers + 1)
         self._small = max(tensor[:1].nbytes for tensor in tensors) <= PINNED_BUFFER_BYTES
-        self._views: Sequence[Tensor] = ()  # of the image that is brought up to date at the moment
+        self._views: Sequence[Tensor] = ()  # views of the buffer being updated
         self._buffer = 0
-        self._missing_lists: Tensor | None = None  # of each row, whether it is wanted
-        self._captured_event: Any = None  # the moment of the save
-        self._gathered_rows: list[Tensor] = []  # ids, and of each tensor the rows
-        self._read_event: Any = None  # the moment from which on the table may change
-        self._gather_submitted = threading.Event()  # whether the GPU has been asked for that
+        self._missing_lists: Tensor | None = None  # by row: whether it must be copied
+        self._captured_event: Any = None  # the point of the save
+        self._gathered_rows: list[Tensor] = []  # ids, and the rows of each tensor
+        self._read_event: Any = None  # the point from which on the table may change
+        self._gather_submitted = threading.Event()  # set once the gather was submitted to the GPU
         self._gather_submitted.set()
 
     def mark_changed(self, ids: Tensor) -> None:
-        """These rows are not in any image as they are now."""
+        """Mark these rows as outdated in all buffers."""
         self._versions.mark_changed(ids)
 
     def mark_all_changed(self) -> None:
-        """Nobody knows which rows: every image lacks everything."""
+        """Mark all rows as outdated in all buffers."""
         self._captured_version = [None] * len(self._captured_version)
 
     def take_changes(self) -> list[Tensor] | None:
-        """The rows that have changed since this was last asked; None: all may have.
+        """The rows changed since the last call; None: any may have changed.
 
-        It is asked before an image is begun.
+        Call it before `start_copy`.
         """
         changes = self._take_changed(-1)
         return None if changes is None else [changes]
 
     def start_copy(self, buffer: int, views: Sequence[Tensor]) -> bool:
-        """From now on that image becomes the table as it is now; False if it lacks too much."""
+        """Capture the table as it is now into that buffer; False if too much is outdated."""
         missing, self._captured_event = self._take_changed(buffer), self._gpu.record_event()
         if missing is None or not self._small:
             return False
@@ -315,7 +319,7 @@ class DeviceRows:
         return True
 
     def prepare(self) -> None:
-        """Have what is wanted gathered, before the optimizer asks."""
+        """Submit the gather of the rows, before the optimizer asks."""
         if self._gather_submitted.is_set():
             return
         try:
@@ -327,7 +331,7 @@ class DeviceRows:
             self._gather_submitted.set()
 
     def finish_copy(self) -> None:
-        """The rows are in the image."""
+        """Copy the rows into the buffer."""
         try:
             self.prepare()
             if self._gathered_rows:
@@ -339,16 +343,16 @@ class DeviceRows:
             self.clear()
 
     def copy_before_update(self, ids: Tensor) -> None:
-        """The optimizer is about to change these rows: after what is wanted has been gathered."""
+        """Make the update wait for the gather."""
         self.allow_any_change()
 
     def allow_any_change(self) -> None:
-        """All of the table may change after this."""
+        """Return once any row of the table may change."""
         self._gather_submitted.wait()
         self._gpu.wait_event(self._read_event)
 
     def abandon(self) -> bool:
-        """The image that was begun may not be right, if it is not whole yet: whether that is so."""
+        """Drop an incomplete capture, whose content is unknown; return whether there was one."""
         abandoned = bool(self._views)
         if abandoned:
             self._captured_version[self._buffer] = None
@@ -356,11 +360,11 @@ class DeviceRows:
         return abandoned
 
     def clear(self) -> None:
-        """There is nothing more to do for that image."""
+        """Forget the buffer."""
         self._views, self._missing_lists, self._gathered_rows, self._read_event = (), None, [], None
 
     def ids(self, changes: Sequence[Tensor]) -> Tensor | None:
-        """Of those rows, in order, in the host's memory; None: there is no room to tell."""
+        """Sorted ids of the changed rows, in host memory; None without memory to compute them."""
         (marks,) = changes
         try:
             with self._gpu.side_stream(self._captured_event):
@@ -376,7 +380,7 @@ class DeviceRows:
             self._read_event = self._gpu.record_event()
 
     def _take_changed(self, buffer: int) -> Tensor | None:
-        """Of each row, whether that image lacked it until now."""
+        """By row: whether the buffer lacked it until now."""
         version, self._captured_version[buffer] = (
             self._captured_version[buffer],
             self._versions.new_version(),

@@ -23,7 +23,7 @@ Table = HostRows | DeviceRows
 
 
 class RowTracker:
-    """The tables of some optimizers, and those in modules that need none."""
+    """The tables of some optimizers, and tables in modules that need no optimizer."""
 
     def __init__(
         self,
@@ -32,23 +32,19 @@ class RowTracker:
         modules: Iterable[nn.Module] = (),
         fence: Callable[[], None] = lambda: None,
     ) -> None:
-        """`fence`: before a fused table changes."""
+        """`fence` is called before a fused table changes."""
         self.buffers = buffers
         self._fence = fence
         self.tables: dict[Tensor, Table] = {}
-        self.invalidated = (
-            False  # a table was changed past its optimizer while an image was made of it
-        )
-        # Of parameters with sparse gradients only, and of fused tables: what is kept of each row.
+        self.invalidated = False  # a table was modified outside its optimizer during a capture
+        # State per row, for parameters with sparse gradients only and for fused tables.
         self._row_states: dict[Tensor, Callable[[], list[Tensor]]] = {}
         self._dense: set[Tensor] = set()
-        self._versions: dict[Tensor, list[int]] = {}  # of a table and what is kept of its rows
+        self._versions: dict[Tensor, list[int]] = {}  # of a table and its state per row
         self._stepping = False
-        # That step, and the rows are known afterwards at the earliest: whether they are then.
+        # Optimizers whose changed rows are known only after the step: whether they are then.
         self._unsure: dict[Optimizer, bool] = {}
-        self._invalid_tables: set[Tensor] = (
-            set()
-        )  # they were changed past it while an image was made
+        self._invalid_tables: set[Tensor] = set()  # modified outside the optimizer during a capture
         self._hooks: dict[Optimizer, list[Any]] = {}
         for optimizer in optimizers:
             if _changes_gradient_rows_only(optimizer):
@@ -67,7 +63,7 @@ class RowTracker:
                 self._row_states[table] = partial(list, row_state)
 
     def close(self) -> None:
-        """Nothing is tracked any more."""
+        """Stop tracking."""
         for hooks in self._hooks.values():
             for hook in hooks:
                 hook.remove()
@@ -76,9 +72,9 @@ class RowTracker:
         self.tables.clear()
 
     def find(self, live: dict[int, Tensor]) -> dict[int, Table]:
-        """The tracked ones among the tensors of a state, by their number in it.
+        """The tracked tables among the tensors of a state, by tensor index.
 
-        A tensor is known by its memory, as a state_dict gives others than the parameters.
+        Tensors are identified by memory, as a state_dict returns other objects than the parameters.
         """
         for optimizer in self._hooks:
             if not self._is_next_to_step(optimizer):
@@ -89,7 +85,7 @@ class RowTracker:
             table_tensors = [table, *row_state()]
             parts = [
                 part for part in table_tensors if _memory_key(part) in numbers
-            ]  # others save the others
+            ]  # other ranks save the others
             if not parts:
                 continue
             rows = self.tables.get(table)
@@ -106,7 +102,7 @@ class RowTracker:
         return rows_by_number
 
     def is_consistent(self) -> bool:
-        """By another thread: whether nothing was changed past its optimizer, up to now."""
+        """In another thread: whether nothing was modified outside its optimizer so far."""
         for table, versions in list(self._versions.items()):
             rows = self.tables.get(table)
             changed = rows is not None and _versions(rows) != versions
@@ -116,7 +112,7 @@ class RowTracker:
         return self._invalid_tables.isdisjoint(self.tables)
 
     def _hook(self, optimizer: Optimizer) -> None:
-        """Hooks right before and right after the step: others may change what it steps with."""
+        """Put hooks directly before and after the step: others may change gradients."""
         for hook in self._hooks.get(optimizer, ()):
             hook.remove()
         after = optimizer.register_step_post_hook(self._after)
@@ -125,23 +121,23 @@ class RowTracker:
             optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
 
     def _is_next_to_step(self, optimizer: Optimizer) -> bool:
-        """Whether no hook of others comes between those of `_hook` and the step."""
+        """Whether no foreign hook runs between those of `_hook` and the step."""
         before, after = (
             list(getattr(optimizer, f"_optimizer_step_{when}_hooks", {}).values())
             for when in ("pre", "post")
         )
         if self._before not in before or self._after not in after:
-            return True  # this torch keeps them elsewhere
+            return True  # this torch stores them elsewhere
         between = before[before.index(self._before) + 1 :] + after[: after.index(self._after)]
         return all(getattr(hook, "__module__", "").startswith("headway.") for hook in between)
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._stepping = True
-        # What is replayed tells nobody which rows it changes; a momentum may have been set.
+        # Graph replays do not report changed rows; a momentum may have been set.
         untrackable = is_capturing() or not _changes_gradient_rows_only(optimizer)
         closure = named.get("closure", args[1] if len(args) > 1 else None)
         next_to_step = self._is_next_to_step(optimizer)
-        ids_unknown = closure is not None or not next_to_step  # a closure makes the gradients
+        ids_unknown = closure is not None or not next_to_step  # a closure computes the gradients
         if ids_unknown:
             self._unsure[optimizer] = next_to_step
         for parameter in _parameters(optimizer):
@@ -173,14 +169,17 @@ class RowTracker:
                 rows.mark_all_changed()
 
     def _on_fused_lost(self, tables: Iterable[Tensor]) -> None:
-        """From now on their rows may change unseen."""
+        """From now on their rows may change unobserved."""
         self._fence()
         for table in tables:
             rows = self._forget(table)
             self.invalidated = (rows is not None and rows.abandon()) or self.invalidated
 
     def _before_change(self, table: Tensor, ids: Tensor | None = None) -> None:
-        """These rows of it; whether others were before, nobody could tell afterwards."""
+        """These rows are about to change.
+
+        Changes made before must be detected now; later they could not be told apart.
+        """
         rows = self.tables.get(table)
         if rows is None:
             return
@@ -198,7 +197,7 @@ class RowTracker:
             rows.allow_any_change()
 
     def _has_changed(self, optimizer: Optimizer, table: Tensor, *, known: bool) -> None:
-        """`known`: by the gradient that is there after the step."""
+        """`known`: the rows are those of the gradient after the step."""
         rows, grad = self.tables.get(table), table.grad
         if grad is not None and not grad.is_sparse:
             self._stop_tracking(table)
@@ -221,12 +220,12 @@ class RowTracker:
         self._stepping = False
 
     def _stop_tracking(self, parameter: Tensor) -> None:
-        """From now on any row of it may change."""
+        """From now on any row may change."""
         if parameter not in self._dense and (rows := self._forget(parameter)) is not None:
             rows.allow_any_change()
 
     def _forget(self, table: Tensor) -> Table | None:
-        """It is tracked no more; what was known of it."""
+        """Stop tracking; return what was known."""
         self._dense.add(table)
         self._row_states.pop(table, None)
         self._versions.pop(table, None)
@@ -239,7 +238,7 @@ class RowTracker:
         return HostRows(parts, self.buffers)
 
     def _modified_outside_optimizer(self, table: Tensor, rows: Table) -> bool:
-        """Whether it has spoilt an image: then it may again, and the table is tracked no more."""
+        """Whether the change has invalidated a capture; if so, stop tracking the table."""
         invalid = rows.abandon() or table in self._invalid_tables
         rows.mark_all_changed()
         self._versions[table] = _versions(rows)
@@ -258,7 +257,7 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _changes_gradient_rows_only(optimizer: Optimizer) -> bool:
-    """Whether, of a table with a sparse gradient, it changes the rows of that gradient only."""
+    """Whether it changes only the rows of a sparse gradient."""
     if type(optimizer) is SGD:
         return not any(group["momentum"] for group in optimizer.param_groups)
     return type(optimizer) in (Adagrad, SparseAdam)
