@@ -12,6 +12,7 @@ from headway.units import NS
 
 SCHEMA = 1
 HOUR = 3600 * NS
+MIN_SHARE = 100  # gains below 1 / MIN_SHARE of the lost time share one line
 
 
 def to_dict(report: AdviceReport) -> dict[str, Any]:
@@ -72,9 +73,6 @@ def run_command(report: AdviceReport, proposals: Iterable[Proposal]) -> str | No
     words += [word for name, values in flags.items() for word in (name, *values)]
     job = report.ledger.command or ("COMMAND",)
     return shlex.join(["headway", "run", *words, "--", *job])
-
-
-MIN_SHARE = 100  # gains below 1 / MIN_SHARE of the lost time share one line
 
 
 def report_lines(report: AdviceReport) -> Iterator[str]:

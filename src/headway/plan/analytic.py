@@ -14,6 +14,8 @@ from headway.checkpoint.interval import daly, renewal, wasted, young
 from headway.plan.job import JobSpec, Shares
 
 MIN_KEPT_SHARE = 1e-12  # with a smaller share of kept training a job never ends
+POINTS = 61
+CURVE_SPAN = 12.0  # the curve spans from optimum / CURVE_SPAN to optimum * CURVE_SPAN
 
 
 def expected(job: JobSpec) -> Shares:
@@ -61,10 +63,6 @@ def _stretches(
     period = -math.expm1(-(interval + cost) / mtbf)
     run_time = running * (-math.expm1(-interval / mtbf) / period if period else 1.0)
     return running - run_time, max(run_time - training, 0.0), wall - running
-
-
-POINTS = 61
-CURVE_SPAN = 12.0  # the curve spans from optimum / CURVE_SPAN to optimum * CURVE_SPAN
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,11 @@ PART_LABELS = {
     "lost": "trained, then rolled back",
     "recover": "recovery from failures",
 }
+HEADINGS = (
+    *("nodes", "failures", "interval", "wasted"),
+    *("ETT (analytic)", "ETT (simulated)", "5th percentile", "wall time"),
+)
+WIDTH, HEIGHT = 61, 12  # of the curve, in characters
 
 
 def format_time(seconds: float) -> str:
@@ -103,13 +108,6 @@ def _unfinished_trials(plan: Plan) -> list[str]:
         for row in plan.rows
         if row.simulated.unfinished
     ]
-
-
-HEADINGS = (
-    *("nodes", "failures", "interval", "wasted"),
-    *("ETT (analytic)", "ETT (simulated)", "5th percentile", "wall time"),
-)
-WIDTH, HEIGHT = 61, 12  # of the curve, in characters
 
 
 def terminal_text(plan: Plan) -> str:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from headway.fleet.store.parquet import LiveFiles, Store
     from headway.fleet.store.view import View
 
+VERSION_CHECK_S = 10.0  # between two checks whether the store has changed
+MAX_ANSWERS = 500
+MAX_VIEWS = 20  # time ranges with open tables, per engine
+MAX_ENGINES = 4  # concurrent queries, so that a slow one does not block the others
+Row = dict[str, Any]
+
 
 class AnswerCache:
     """The newest `max_answers` results by key. A slow computation blocks only its own key."""
@@ -50,14 +56,6 @@ class AnswerCache:
                         del self._answers[key]
                 answer.set_exception(error)
         return answer.result()
-
-
-VERSION_CHECK_S = 10.0  # between two checks whether the store has changed
-MAX_ANSWERS = 500
-MAX_VIEWS = 20  # time ranges with open tables, per engine
-MAX_ENGINES = 4  # concurrent queries, so that a slow one does not block the others
-
-Row = dict[str, Any]
 
 
 class StoreSummary(NamedTuple):

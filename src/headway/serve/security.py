@@ -18,6 +18,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway.serve.address import is_known_host
 
 MAX_CALLERS = 10_000  # tracked at the same time
+COOKIE = "headway"
+LOGIN = "/login"
+PUBLIC = (LOGIN, "/static/")  # needed by the login page
+METHODS = ("GET", "HEAD")
+MAX_ADDRESS_BYTES = 4096  # bytes of path and query
+MAX_HEADER_BYTES = 16_384  # bytes of all headers
+MAX_BODY_BYTES = 4096  # bytes of a login
+BURST, PER_SECOND = 300, 60  # requests per address
+TOKEN_TRIES, TOKEN_TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens per address
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
 
 
 class RateLimit:
@@ -37,27 +55,6 @@ class RateLimit:
         while len(self._callers) > MAX_CALLERS:
             self._callers.popitem(last=False)
         return allowed
-
-
-COOKIE = "headway"
-LOGIN = "/login"
-PUBLIC = (LOGIN, "/static/")  # needed by the login page
-METHODS = ("GET", "HEAD")
-MAX_ADDRESS_BYTES = 4096  # bytes of path and query
-MAX_HEADER_BYTES = 16_384  # bytes of all headers
-MAX_BODY_BYTES = 4096  # bytes of a login
-BURST, PER_SECOND = 300, 60  # requests per address
-TOKEN_TRIES, TOKEN_TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens per address
-
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "X-Frame-Options": "DENY",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
-}
 
 
 def content_security_policy(nonce: str) -> str:

@@ -26,6 +26,8 @@ REQUEST_S = 10.0  # for receiving a whole request
 STALL_S = 60.0  # for a client that does not read its response
 MAX_IDLE = 96  # connections that wait for their client; a new one replaces the oldest
 MAX_IDLE_PER_ADDRESS = 32
+MAX_CONCURRENT = 256  # connections or requests
+KEEP_ALIVE_S = 15
 
 
 class Connection(H11Protocol):
@@ -90,10 +92,6 @@ class Connection(H11Protocol):
     def _abort(self) -> None:
         self._clear_deadline()
         self.transport.abort()
-
-
-MAX_CONCURRENT = 256  # connections or requests
-KEEP_ALIVE_S = 15
 
 
 def build_server(app: ASGIApp) -> uvicorn.Server:

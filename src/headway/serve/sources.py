@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 RESCAN_S = 10.0  # between two scans of the folders
 MAX_REPORTS = 8
+ALERTS_FILE = "alerts.json"  # in the store
+MAX_CHOICES = 200  # values of a field that are offered
 
 
 class RunFolders:
@@ -97,10 +99,6 @@ def _journal_state(folder: Path) -> Hashable | None:
     except OSError:
         return None
     return tuple(files)
-
-
-ALERTS_FILE = "alerts.json"  # in the store
-MAX_CHOICES = 200  # values of a field that are offered
 
 
 class NotFound(HeadwayError):

@@ -20,6 +20,8 @@ from headway.taxonomy import WASTE
 from headway.units import NS
 
 BLOCK_BUCKETS = ("waste.checkpoint_block",)
+BLOCK_BUCKET = "waste.checkpoint_block"
+LOOP_BUCKETS = (EFFECTIVE, LOST, *(f"waste.{name}" for name in WASTE))
 
 
 class RemainingSaveTime(NamedTuple):
@@ -71,10 +73,6 @@ def _remaining_save_time(evidence: Evidence) -> RemainingSaveTime:
         return RemainingSaveTime(ns, "high", f"a background save blocks {duration(ns)} in this job")
     reason = "upper bound: the time of the copy in memory is not measured in this job"
     return RemainingSaveTime(0, "low", reason)
-
-
-BLOCK_BUCKET = "waste.checkpoint_block"
-LOOP_BUCKETS = (EFFECTIVE, LOST, *(f"waste.{name}" for name in WASTE))
 
 
 @dataclass(frozen=True)

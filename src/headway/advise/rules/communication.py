@@ -13,6 +13,13 @@ from headway.ledger.segments import take_last
 from headway.taxonomy import START_STAGES
 
 GROUP_BUCKETS = (*buckets_of("process_group_init"), "waste.blocked")
+OBJECT_COLLECTIVES = (
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+)
+START_BUCKETS = buckets_of(*START_STAGES[3:])
 
 
 def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
@@ -39,15 +46,6 @@ def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
         ),
         see="docs/groups.md",
     )
-
-
-OBJECT_COLLECTIVES = (
-    "all_gather_object",
-    "gather_object",
-    "broadcast_object_list",
-    "scatter_object_list",
-)
-START_BUCKETS = buckets_of(*START_STAGES[3:])
 
 
 def propose_shard_metadata(evidence: Evidence) -> Iterator[Proposal]:

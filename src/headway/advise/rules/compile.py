@@ -20,6 +20,8 @@ from headway.units import NS
 COMPILE_BUCKETS = buckets_of("pt2_compile")
 # A cache does not save tracing by Dynamo and the import of modules.
 CACHED_PARTS = ("aot_autograd", "inductor", "triton", "autotune")
+TUNING_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
+RECOMPILE_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 
 
 class RemainingCompileTime(NamedTuple):
@@ -108,9 +110,6 @@ def _cacheable_time(ledger: Ledger, attempt: int, compiling: int) -> int:
     return min(max(by_rank.values(), default=0), compiling)
 
 
-TUNING_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
-
-
 def propose_autotune_pruning(evidence: Evidence) -> Iterator[Proposal]:
     """The tuning time minus the prediction of `headway autotune`."""
     tuning = evidence.tuning
@@ -128,9 +127,6 @@ def propose_autotune_pruning(evidence: Evidence) -> Iterator[Proposal]:
         code=(f"headway autotune {evidence.where}  # run this first: it writes the file",),
         see="docs/autotune.md",
     )
-
-
-RECOMPILE_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 
 
 def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:

@@ -21,6 +21,12 @@ from headway.taxonomy import START_STAGES
 from headway.units import NS
 
 MIN_HANG_LIMIT_S = 10.0  # longer pauses may occur than those observed so far
+GAP_BUCKETS = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
+LAUNCH_BUCKETS = ("recover.launcher_init",)
+FAILURE_BUCKETS = (LOST, HANG, DETECTION)
+RECOVER_BUCKETS = (DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
+MIN_FAILURES = 2  # on one of several nodes of a run
+NOTICE_S = 30  # default of Slurm; a longer save needs more
 
 
 def propose_hang_limits(evidence: Evidence) -> Iterator[Proposal]:
@@ -53,9 +59,6 @@ def _longest_normal_pause(ledger: Ledger) -> float:
         inside = time_in(ledger, (EFFECTIVE, LOST), attempt.index)
         pauses += [after[0] - before[1] for before, after in pairwise(inside)]
     return max(OVER_GAPS * step, OVER_LONGEST * max(pauses))
-
-
-GAP_BUCKETS = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
 
 
 def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
@@ -105,9 +108,6 @@ def gap_after(ledger: Ledger, failure: Failure) -> Intervals:
 
 def _by_headway(failure: Failure) -> bool:
     return (failure.decision or "").startswith("restart")
-
-
-LAUNCH_BUCKETS = ("recover.launcher_init",)
 
 
 def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
@@ -168,11 +168,6 @@ def _total_length(parts: list[tuple[tuple[int, int], ...]]) -> int:
     return sum(map(length, parts))
 
 
-FAILURE_BUCKETS = (LOST, HANG, DETECTION)
-RECOVER_BUCKETS = (DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
-MIN_FAILURES = 2  # on one of several nodes of a run
-
-
 def propose_lemon_nodes(evidence: Evidence) -> Iterator[Proposal]:
     """The cost of a node's failures, without the expected number of failures."""
     ledger = evidence.ledger
@@ -221,9 +216,6 @@ def _failure_cost(ledger: Ledger, failure: Failure) -> Intervals:
     after = failure.attempt + 1
     recovery = time_in(ledger, RECOVER_BUCKETS, after) if after < len(ledger.attempts) else ()
     return union(time_in(ledger, FAILURE_BUCKETS, failure.attempt), recovery)
-
-
-NOTICE_S = 30  # default of Slurm; a longer save needs more
 
 
 def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:

@@ -13,6 +13,7 @@ from headway.taxonomy import START_STAGES
 
 DATA_STAGES = ("preproc_creation", "get_first_batch_data")
 MODEL_STAGES = ("device_init", "process_group_init", "train_module_creation", "init_plugins")
+COMPILE_BUCKETS = buckets_of("pt2_compile")
 
 
 def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
@@ -62,9 +63,6 @@ def _declared_slack(ledger: Ledger, graph: StageGraph) -> Saving:
     window = ((min(row.start for row in graph.rows), graph.end),)
     during = intersect(time_in(ledger, buckets_of(*START_STAGES), graph.attempt), window)
     return Saving(intervals=take_last(during, max(graph.took - graph.bound, 0)))
-
-
-COMPILE_BUCKETS = buckets_of("pt2_compile")
 
 
 def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:

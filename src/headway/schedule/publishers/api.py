@@ -20,6 +20,7 @@ FIRST_WAIT_S = 0.5  # doubled after each try
 LONGEST_WAIT_S = 30.0
 TIMEOUT_S = 20.0
 MERGE = "application/merge-patch+json"
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Conflict(Exception):
@@ -123,9 +124,6 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 def _retry_after(text: str | None) -> float:
     """Seconds of a Retry-After header; dates are ignored."""
     return float(text) if text and text.isdecimal() else 0.0
-
-
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def connect_api(

@@ -13,6 +13,9 @@ from headway.eviction_cost import EvictionCost
 from headway.schedule import cost_report
 from headway.schedule.cost import from_cost_report
 
+PRIORITY_LEVELS = 10  # few levels, so that priorities do not change with every second
+MAX_PRIORITY = 2**31 - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
@@ -130,10 +133,6 @@ def run_costs(
             if report.over
             else from_cost_report(report, grace=grace, repeat_penalty_s=repeat_penalty_s),
         )
-
-
-PRIORITY_LEVELS = 10  # few levels, so that priorities do not change with every second
-MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)

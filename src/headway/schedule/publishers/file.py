@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from headway.schedule.publishers.api import Api
 
 Labels = dict[str, str]
+TEXTFILE = ".prom"
+FINISHED_STATES = ("STOPPED", "SUCCEEDED", "FAILED")
+_RAY_JOB = re.compile(r"[\w.-]{1,200}")
 
 
 class MetricFamily(NamedTuple):
@@ -58,9 +61,6 @@ def metric_families(costs: Iterable[tuple[Mapping[str, str], EvictionCost]]) -> 
     ]
 
 
-TEXTFILE = ".prom"
-
-
 class FilePublisher:
     """Writes all runs to one file, replaced atomically; `format_metrics` formats a .prom file."""
 
@@ -94,10 +94,6 @@ class FilePublisher:
 def _to_json(costs: Sequence[RunCost]) -> str:
     rows = [asdict(cost) for cost in costs]
     return json.dumps({"schema": 1, "runs": rows}, indent=1) + "\n"
-
-
-FINISHED_STATES = ("STOPPED", "SUCCEEDED", "FAILED")
-_RAY_JOB = re.compile(r"[\w.-]{1,200}")
 
 
 class RayPublisher:

@@ -31,6 +31,10 @@ USABLE_STATES = frozenset(
 # Priority it is not known yet whether their limits would let them start.
 WAITS_FOR_RESOURCES = "Resources"
 _FIELD = re.compile(r"(?:^|\s)(NodeName|State|Partitions|CfgTRES|AllocTRES)=(\S*)")
+PROGRAMS = ("squeue", "scontrol", "sacctmgr", "scancel")
+ADMIN_LEVELS = ("Administrator", "Operator")
+MAX_NAMES = 20  # in an error message
+NOT_EXEMPT = ("", "00:00:00", "-1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +195,6 @@ def _integer(value: Any) -> int:
     return int(slurm.json_number(value) or 0)
 
 
-PROGRAMS = ("squeue", "scontrol", "sacctmgr", "scancel")
-
-
-ADMIN_LEVELS = ("Administrator", "Operator")
-MAX_NAMES = 20  # in an error message
-
-
 def check_programs(path: str | None = None) -> None:
     """Raise UsageError if programs of Slurm are missing."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
@@ -241,9 +238,6 @@ def check_accounts(run: RunCommand, names: Iterable[str]) -> None:
 def _join_names(names: list[str]) -> str:
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(sorted(names)[:MAX_NAMES]) + more
-
-
-NOT_EXEMPT = ("", "00:00:00", "-1")
 
 
 def exemption_warnings(run: RunCommand, config: str) -> Iterator[str]:

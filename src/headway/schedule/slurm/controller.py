@@ -27,6 +27,7 @@ from headway.units import NS
 
 LAUNCHER_JOURNALS = "journal/launcher-*.jsonl"  # the first line is the header: docs/journal.md
 _COMMENT = re.compile(r"(?:^|[\s;,])headway=([^\s;,]+)")
+POLL_S = 1.0  # while evictions are active
 
 
 class RunIndex:
@@ -96,9 +97,6 @@ def _scheduler_job(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError, AttributeError), path.open("rb") as file:
         return str(json.loads(file.readline(1 << 16)).get("scheduler_job", ""))
     return ""
-
-
-POLL_S = 1.0  # while evictions are active
 
 
 @dataclass(slots=True, kw_only=True)

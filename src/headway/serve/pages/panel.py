@@ -12,6 +12,7 @@ from headway.serve.query import PageQuery
 from headway.serve.sources import Source
 
 PanelQuery = Callable[[Source, PageQuery], dict[str, Any]]
+MAX_TEXT_LENGTH = 400  # of texts from journals
 
 
 class Panel(NamedTuple):
@@ -33,9 +34,6 @@ class Page(NamedTuple):
     description: str
     panels: tuple[Panel, ...]
     parameters: tuple[str, ...] = ()
-
-
-MAX_TEXT_LENGTH = 400  # of texts from journals
 
 
 class Column(NamedTuple):
