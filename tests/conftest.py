@@ -295,10 +295,10 @@ def writers(writer_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr("headway.checkpoint.writer.client._start", start)
     yield started
     try:
-        wait_until(lambda: all(one.poll() is not None for one in started), 10)
+        wait_until(lambda: all(writer.poll() is not None for writer in started), 10)
     finally:
-        for one in started:
-            one.kill()
+        for writer in started:
+            writer.kill()
 
 
 # -- torch.save and DCP with `--async-save`, in this process ----------------------------------

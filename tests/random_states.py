@@ -1,9 +1,9 @@
-"""Random states of a training, for properties that hold for whatever torch allows.
+"""Random training states, for properties that hold for all states that torch allows.
 
 `states()` draws a `StateSpec`, which is plain data: it can be printed, and sent to other processes.
-`build(spec, seed, rank, world)` makes the modules, optimizers and values that it describes; two
-seeds give other contents of the same form. `contents(state)` is what is in them, as one nested
-dictionary for `torch.save` or DCP, and `difference(saved, loaded)` the first place at which two
+`build(spec, seed, rank, world)` creates the modules, optimizers and values that it describes; two
+seeds give different contents of the same form. `contents(state)` returns their state as a nested
+dictionary for `torch.save` or DCP, and `difference(saved, loaded)` the first position at which two
 such dictionaries are not equal bit for bit.
 """
 
@@ -30,7 +30,7 @@ DTYPES = tuple(
     )
     if hasattr(torch, name)
 )
-TRAINED = ("float32", "float64", "bfloat16", "float16")  # of parameters that an optimizer has
+TRAINED = ("float32", "float64", "bfloat16", "float16")  # of parameters of an optimizer
 ODD_NAMES = (
     *("@", "a@0", "user@v2", "w#ids", "w#rows", "w", "w[0]", "w[2, 0]", "w[]", "0", "00", "1"),
     *(
@@ -46,7 +46,7 @@ ODD_NAMES = (
         "\n",
     ),
 )
-VIEWS = ("transposed", "spread", "turned")  # "turned": with the bit of a conjugation or a sign
+VIEWS = ("transposed", "spread", "turned")  # "turned": with the conjugate or negative bit
 OPTIMIZERS = (
     *("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Odd", "ASGD", "Adadelta", "Adafactor"),
     *("Adamax", "LBFGS", "NAdam", "RAdam", "Rprop"),
@@ -59,7 +59,7 @@ CONTAINERS = {
 }
 
 
-# -- what a state looks like ----------------------------------------------------------------
+# -- specifications -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -80,49 +80,49 @@ class ContainerSpec:
 
 
 class Attributes(dict[str, Any]):
-    """As those of settings that trainers have."""
+    """An enum, as in settings of trainers."""
 
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """A module and those below it."""
+    """A module and its children."""
 
     parameters: tuple[tuple[str, TensorSpec], ...] = ()
     buffers: tuple[tuple[str, TensorSpec, bool], ...] = ()  # and whether it is saved
     children: tuple[tuple[str, ModuleSpec], ...] = ()
-    shared: str = ""  # a name under which it has the first parameter of the whole tree again
+    shared: str = ""  # a second name for the first parameter of the tree
     extra: Any = None  # its extra state
 
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer of all parameters of a module that can be trained."""
+    """An optimizer of all trainable parameters of a module."""
 
     kind: str
     module: str
     groups: int
     steps: int
-    skipped: int  # one parameter in so many has no gradient; 0: all have one
+    skipped: int  # every n-th parameter has no gradient; 0: all have one
 
 
 @dataclass(frozen=True)
 class StateSpec:
-    """The parts of a training; a value may hold a `TensorSpec` at any depth."""
+    """The parts of a training state; values may contain a `TensorSpec` at any depth."""
 
     modules: dict[str, ModuleSpec] = field(default_factory=dict)
     optimizers: dict[str, OptimizerSpec] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     per_rank: dict[str, Any] = field(default_factory=dict)
-    split: bool = False  # each rank has some of the children of each module, as pipeline stages do
+    split: bool = False  # each rank has some children of each module, like pipeline stages
 
 
-# -- drawing one ----------------------------------------------------------------------------
+# -- drawing a state ------------------------------------------------------------------------
 
 
-def _names(taken: type[nn.Module] | None = nn.Module) -> st.SearchStrategy[str]:
+def _names(reserved: type[nn.Module] | None = nn.Module) -> st.SearchStrategy[str]:
     """Any name of a parameter, a buffer or a child."""
     text = st.one_of(st.sampled_from(ODD_NAMES), st.text(min_size=1, max_size=6))
-    return text.filter(lambda name: "." not in name and not hasattr(taken, name))
+    return text.filter(lambda name: "." not in name and not hasattr(reserved, name))
 
 
 shapes = st.one_of(
@@ -157,7 +157,7 @@ values = st.recursive(
 
 @st.composite
 def modules(draw: st.DrawFn, depth: int = 2) -> ModuleSpec:
-    """A tree of at most so many levels below its root."""
+    """A tree with at most `depth` levels below its root."""
     names = draw(st.lists(_names(), max_size=5, unique=True))
     parameters, buffers, children = [], [], []
     for name in names:
@@ -180,20 +180,20 @@ def modules(draw: st.DrawFn, depth: int = 2) -> ModuleSpec:
 
 @st.composite
 def states(draw: st.DrawFn, *, per_rank: bool = True) -> StateSpec:
-    """Modules, optimizers of them, values, and what each rank has for itself."""
+    """Modules, their optimizers, values, and values per rank."""
     words = draw(st.lists(_parts, min_size=1, max_size=6, unique=True))
-    found: dict[str, ModuleSpec] = {}
+    modules_drawn: dict[str, ModuleSpec] = {}
     optimizers: dict[str, OptimizerSpec] = {}
     others: dict[str, Any] = {}
-    own: dict[str, Any] = {}
+    per_rank_values: dict[str, Any] = {}
     for word in words:
         kind = draw(st.sampled_from(["module", "module", "optimizer", "value", "per_rank"]))
-        if kind == "module" or not found:
-            found[word] = draw(modules())
+        if kind == "module" or not modules_drawn:
+            modules_drawn[word] = draw(modules())
         elif kind == "optimizer":
             optimizers[word] = OptimizerSpec(
                 kind=draw(st.sampled_from(OPTIMIZERS)),
-                module=draw(st.sampled_from(sorted(found))),
+                module=draw(st.sampled_from(sorted(modules_drawn))),
                 groups=draw(st.integers(1, 3)),
                 steps=draw(st.integers(0, 2)),
                 skipped=draw(st.sampled_from([0, 0, 2])),
@@ -201,12 +201,12 @@ def states(draw: st.DrawFn, *, per_rank: bool = True) -> StateSpec:
         elif kind == "value":
             others[word] = draw(values)
         elif per_rank:
-            own[word] = draw(st.dictionaries(keys, values, max_size=3))
+            per_rank_values[word] = draw(st.dictionaries(keys, values, max_size=3))
     return StateSpec(
-        modules=found,
+        modules=modules_drawn,
         optimizers=optimizers,
         values=others,
-        per_rank=own,
+        per_rank=per_rank_values,
         split=draw(st.booleans()),
     )
 
@@ -216,11 +216,11 @@ _parts = st.one_of(st.sampled_from(["model", "a", "b", "a.b"]), _names()).filter
 )
 
 
-# -- making it ------------------------------------------------------------------------------
+# -- building it ----------------------------------------------------------------------------
 
 
 class Tree(nn.Module):
-    """A module that is not called, with an extra state if it is given one."""
+    """A module with an extra state; it is not called."""
 
     extra: Any = None
 
@@ -232,29 +232,29 @@ class Tree(nn.Module):
 
 
 class Bare(nn.Module):
-    """The same without an extra state."""
+    """A module without an extra state."""
 
 
 class Odd(torch.optim.Optimizer):
-    """Keeps more than tensors of the type and shape of a parameter."""
+    """An optimizer whose state has more than tensors of the type and shape of a parameter."""
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr, "words": ["a", None]})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for one in group["params"]:
-                if one.grad is None:
+            for parameter in group["params"]:
+                if parameter.grad is None:
                     continue
-                kept = self.state[one]
-                kept["count"] = kept.get("count", 0) + 1
-                kept["mean"] = one.grad.double()
-                kept["past"] = [*kept.get("past", []), one.grad.float().sum()]
-                kept["empty"] = {}
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                state["mean"] = parameter.grad.double()
+                state["past"] = [*state.get("past", []), parameter.grad.float().sum()]
+                state["empty"] = {}
 
 
 class Holder:
-    """A part with a `state_dict` that is any value."""
+    """A part whose `state_dict` is any value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -277,14 +277,14 @@ class State:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What all ranks have together."""
+        """The parts that all ranks share."""
         return {**self.modules, **self.optimizers, **self.values}
 
 
 def build(spec: StateSpec, seed: int, rank: int = 0, world: int = 1) -> State:
-    """The state of one rank; what ranks share is equal on all of them."""
+    """The state of a rank; shared parts are equal on all ranks."""
     chance = torch.Generator().manual_seed(seed)
-    modules = {name: _module(one, chance) for name, one in spec.modules.items()}
+    modules = {name: _module(part, chance) for name, part in spec.modules.items()}
     numbered = {name: _trained(module) for name, module in modules.items()}
     if spec.split and world > 1:
         for module in modules.values():
@@ -292,17 +292,17 @@ def build(spec: StateSpec, seed: int, rank: int = 0, world: int = 1) -> State:
                 if number % world != rank:
                     del module._modules[name]
     optimizers = {}
-    for name, one in spec.optimizers.items():
-        here = {id(p) for p in modules[one.module].parameters()}
-        owned = {number: p for number, p in enumerate(numbered[one.module]) if id(p) in here}
-        if spec.split and one.kind == "LBFGS":  # what it keeps is of all its parameters together
-            one = replace(one, kind="SGD")
+    for name, part in spec.optimizers.items():
+        local_ids = {id(p) for p in modules[part.module].parameters()}
+        owned = {number: p for number, p in enumerate(numbered[part.module]) if id(p) in local_ids}
+        if spec.split and part.kind == "LBFGS":  # its state is of all parameters together
+            part = replace(part, kind="SGD")
         if owned:
-            optimizers[name] = _optimizer(one, owned, seed)
-    others = {name: Holder(filled({"it": one}, chance)) for name, one in spec.values.items()}
+            optimizers[name] = _optimizer(part, owned, seed)
+    others = {name: Holder(filled({"it": part}, chance)) for name, part in spec.values.items()}
     alone = torch.Generator().manual_seed(1000 * seed + rank)
-    own = {name: Holder(filled(one, alone)) for name, one in spec.per_rank.items()}
-    return State(modules, optimizers, others, own)
+    per_rank_parts = {name: Holder(filled(part, alone)) for name, part in spec.per_rank.items()}
+    return State(modules, optimizers, others, per_rank_parts)
 
 
 def _module(spec: ModuleSpec, chance: torch.Generator, root: nn.Module | None = None) -> nn.Module:
@@ -330,7 +330,7 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
 def _optimizer(
     spec: OptimizerSpec, owned: Mapping[int, nn.Parameter], seed: int
 ) -> torch.optim.Optimizer:
-    """Its groups and gradients go by the number that a parameter has in the whole model."""
+    """Groups and gradients depend on the number of a parameter in the whole model."""
     count = 1 if spec.kind == "LBFGS" else spec.groups
     groups = [
         {"params": [p for number, p in owned.items() if number % count == group]}
@@ -344,84 +344,84 @@ def _optimizer(
     optimizer: torch.optim.Optimizer = kind(groups, **more)
     # These fail on a gradient without elements.
     needs_elements = spec.kind in ("Adafactor", "LBFGS")
-    can_step = not needs_elements or any(one.numel() for one in owned.values())
+    can_step = not needs_elements or any(parameter.numel() for parameter in owned.values())
     for step in range(spec.steps if can_step else 0):
-        for number, one in owned.items():
+        for number, parameter in owned.items():
             skipped = spec.skipped and number % spec.skipped == 0
-            if skipped or (needs_elements and not one.numel()):
-                one.grad = None
+            if skipped or (needs_elements and not parameter.numel()):
+                parameter.grad = None
                 continue
             noise = torch.Generator().manual_seed(seed + 100 * number + step)
-            one.grad = torch.randn(one.shape, generator=noise).to(one.dtype)
+            parameter.grad = torch.randn(parameter.shape, generator=noise).to(parameter.dtype)
         optimizer.step(lambda: torch.tensor(1.0))
-    for one in owned.values():
-        one.grad = None
+    for parameter in owned.values():
+        parameter.grad = None
     return optimizer
 
 
 def filled(value: Any, chance: torch.Generator) -> Any:
-    """With a tensor for each of their descriptions."""
+    """Replace each `TensorSpec` by a tensor."""
     if isinstance(value, TensorSpec):
         return fill(value, chance)
     if isinstance(value, ContainerSpec):
         kind: Any = CONTAINERS[value.kind]
-        return kind({key: filled(one, chance) for key, one in value.pairs})
+        return kind({key: filled(item, chance) for key, item in value.pairs})
     if isinstance(value, dict):
-        return {key: filled(one, chance) for key, one in value.items()}
+        return {key: filled(item, chance) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(filled(one, chance) for one in value)
+        return type(value)(filled(item, chance) for item in value)
     return value
 
 
 def fill(spec: TensorSpec, chance: torch.Generator) -> Tensor:
-    """Any bits; whole numbers where an optimizer may take them further."""
+    """Random bits; whole numbers for tensors that an optimizer may update."""
     dtype = getattr(torch, spec.dtype)
     count = torch.Size(spec.shape).numel()
     if spec.dtype in TRAINED or spec.dtype == "bool":
         flat = torch.randint(0, 2 if dtype is torch.bool else 100, (count,), generator=chance)
-        whole = flat.to(dtype)
+        data = flat.to(dtype)
     else:
         size = (count * dtype.itemsize,)
         bits = torch.randint(0, 256, size, generator=chance, dtype=torch.uint8)
-        whole = bits.view(dtype) if count else torch.empty(0, dtype=dtype)
+        data = bits.view(dtype) if count else torch.empty(0, dtype=dtype)
     if spec.view == "transposed" and len(spec.shape) > 1:
-        return whole.view(spec.shape[::-1]).permute(*reversed(range(len(spec.shape))))
+        return data.view(spec.shape[::-1]).permute(*reversed(range(len(spec.shape))))
     if spec.view == "spread" and count:
-        return torch.stack([whole, whole], 1)[:, 1].view(spec.shape)
+        return torch.stack([data, data], 1)[:, 1].view(spec.shape)
     if spec.view == "turned" and dtype.is_complex:
-        return whole.view(spec.shape).conj()
+        return data.view(spec.shape).conj()
     if spec.view == "turned" and spec.dtype in TRAINED:
-        return torch._neg_view(whole.view(spec.shape))
-    return whole.view(spec.shape)
+        return torch._neg_view(data.view(spec.shape))
+    return data.view(spec.shape)
 
 
 # -- comparing ------------------------------------------------------------------------------
 
 
 def contents(state: State, *, per_rank: bool = False) -> dict[str, Any]:
-    """What is in the parts, which `torch.save` and DCP can save."""
-    found = {name: part.state_dict() for name, part in state.parts.items()}
-    return found | (
+    """The state of all parts, which `torch.save` and DCP can save."""
+    result = {name: part.state_dict() for name, part in state.parts.items()}
+    return result | (
         {name: part.state_dict() for name, part in state.per_rank.items()} if per_rank else {}
     )
 
 
 def copied(value: Any) -> Any:
-    """The same with tensors of its own."""
+    """A copy, with copies of the tensors."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, Mapping):
-        made = copy.copy(value)
-        for key, one in value.items():
-            made[key] = copied(one)  # type: ignore[index]
-        return made
+        result = copy.copy(value)
+        for key, item in value.items():
+            result[key] = copied(item)  # type: ignore[index]
+        return result
     if isinstance(value, (list, tuple)):
-        return type(value)(copied(one) for one in value)
+        return type(value)(copied(item) for item in value)
     return value
 
 
 def difference(saved: Any, loaded: Any, path: str = "state") -> str | None:
-    """Where they differ first; None if they are equal, bit for bit."""
+    """The first difference; None if they are equal bit for bit."""
     return next(_differences(saved, loaded, path), None)
 
 
@@ -435,14 +435,14 @@ def _differences(saved: Any, loaded: Any, path: str) -> Iterator[str]:
         if type(saved) is not type(loaded) or set(saved) != set(loaded):
             yield f"{path}: {type(saved)} {list(saved)} is {type(loaded)} {list(loaded)}"
             return
-        for key, one in saved.items():
-            yield from _differences(one, loaded[key], f"{path}[{key!r}]")
+        for key, item in saved.items():
+            yield from _differences(item, loaded[key], f"{path}[{key!r}]")
     elif isinstance(saved, (list, tuple)) and type(saved) is type(loaded):
         if len(saved) != len(loaded):
             yield f"{path}: {len(saved)} entries are {len(loaded)}"
             return
-        for at, (one, other) in enumerate(zip(saved, loaded, strict=True)):
-            yield from _differences(one, other, f"{path}[{at}]")
+        for index, (item, other) in enumerate(zip(saved, loaded, strict=True)):
+            yield from _differences(item, other, f"{path}[{index}]")
     elif isinstance(saved, float) and isinstance(loaded, float):
         if struct.pack("d", saved) != struct.pack("d", loaded):
             yield f"{path}: {saved!r} is {loaded!r}"

@@ -29,12 +29,12 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 def test_on_a_disk_that_is_really_full(tiny: Path) -> None:
     path = tiny / "x.jsonl"
-    made = Writer(str(path), pid=7)
+    journal_writer = Writer(str(path), pid=7)
     for number in range(1000):
-        made.write({"ev": "x", "t": number, "text": "x" * 100})
-        made.cells[pulse.STEPS] = number
-    assert made.lost > 900
-    assert made.fault == "No space left on device"
+        journal_writer.write({"ev": "x", "t": number, "text": "x" * 100})
+        journal_writer.cells[pulse.STEPS] = number
+    assert journal_writer.lost > 900
+    assert journal_writer.fault == "No space left on device"
     page = pulse.read(str(path.with_suffix(".pulse")))
     assert page is not None and page.steps == 999
     late = Writer(str(tiny / "late.jsonl"), pid=7)  # not even its page has room
@@ -42,21 +42,21 @@ def test_on_a_disk_that_is_really_full(tiny: Path) -> None:
     late.write({"ev": "x", "t": 1})
     assert late.lost == 1
     late.close()
-    made.close()
+    journal_writer.close()
 
 
 CHILD = """
 import os, sys
 from headway.journal import pulse, writer
-made = writer.Writer(sys.argv[1], os.getpid())
-made.write(writer.head("process", rank=0))
+journal = writer.Writer(sys.argv[1], os.getpid())
+journal.write(writer.head("process", rank=0))
 step = 0
 while True:
     step += 1
-    made.cells[pulse.LAST_STEP] = writer.now()
-    made.cells[pulse.STEPS] = step
+    journal.cells[pulse.LAST_STEP] = writer.now()
+    journal.cells[pulse.STEPS] = step
     os.write(1, b"s")
-    made.write({"ev": "event", "t": writer.now(), "number": step})
+    journal.write({"ev": "event", "t": writer.now(), "number": step})
     os.write(1, b"e")
 """
 
@@ -73,18 +73,18 @@ def test_a_kill_at_any_instant_loses_no_event_and_at_most_the_step_in_flight(
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert child.stdout is not None
-        told = child.stdout.read(instants.randrange(1, 3000))
+        output = child.stdout.read(instants.randrange(1, 3000))
         child.kill()
-        told += child.stdout.read()
+        output += child.stdout.read()
         child.stdout.close()
         child.wait()
-        steps, events = told.count(b"s"), told.count(b"e")
+        steps, events = output.count(b"s"), output.count(b"e")
         page = pulse.read(str(path.with_suffix(".pulse")))
-        found = reader.parse(path.read_bytes(), "x", page)
-        assert found is not None and page is not None
+        journal = reader.parse(path.read_bytes(), "x", page)
+        assert journal is not None and page is not None
         assert page.steps in (steps, steps + 1)  # one more, if it died before it could tell
-        numbers = [event["number"] for event in found.events]
+        numbers = [event["number"] for event in journal.events]
         assert numbers == list(range(1, len(numbers) + 1))
         assert len(numbers) in (events, events + 1)
-        assert found.damaged == 0
-        assert found.windows.last[-1] == page.steps
+        assert journal.damaged == 0
+        assert journal.windows.last[-1] == page.steps

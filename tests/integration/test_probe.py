@@ -142,8 +142,8 @@ def test_import_headway_auto(probed: Probed, tmp_path: Path) -> None:
     probed(TRAIN + way_in + "train()\n", env=env)  # and after torch, with no launcher at all
     from headway.run import load
 
-    (made,) = (tmp_path / "headway").iterdir()
-    assert load(made).ledger.steps == 5
+    (folder,) = (tmp_path / "headway").iterdir()
+    assert load(folder).ledger.steps == 5
 
 
 POINT_TO_POINT = """
@@ -377,10 +377,10 @@ for _ in range(25):
 json.dump(told, open("told.json", "w"))
 """
     journals = forked(script)
-    told = {int(k): v for k, v in json.loads((tmp_path / "told.json").read_text()).items()}
-    assert {journal.pid for journal in journals} == set(told)
+    steps_done = {int(k): v for k, v in json.loads((tmp_path / "told.json").read_text()).items()}
+    assert {journal.pid for journal in journals} == set(steps_done)
     for journal in journals:
-        done = told[journal.pid]
+        done = steps_done[journal.pid]
         assert steps(journal) - done in (0, 1)  # the step in flight
         spans = [span for span in journal.spans if span.name == "blocked"]
         assert len(spans) - done // 7 in (0, 1)
@@ -471,8 +471,8 @@ json.dump(ends, open("ends.json", "w"))
     ends = json.loads((tmp_path / "ends.json").read_text())
     spans = [span.end for span in journal.spans if span.name == "evaluation"]
     assert len(spans) == len(ends) == 3
-    for found, end in zip(spans, ends, strict=True):
-        assert found is not None and found <= end
+    for span_end, end in zip(spans, ends, strict=True):
+        assert span_end is not None and span_end <= end
 
 
 ACCUMULATED = {

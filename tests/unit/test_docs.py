@@ -41,9 +41,9 @@ def source() -> str:
 
 def code(name: str, heading: str) -> str:
     """The first Python block below a heading."""
-    found = re.search(rf"^## {heading}$.*?```python\n(.*?)```", page(name), re.S | re.M)
-    assert found is not None, f"{name} has no Python block below {heading!r}"
-    return found[1]
+    match = re.search(rf"^## {heading}$.*?```python\n(.*?)```", page(name), re.S | re.M)
+    assert match is not None, f"{name} has no Python block below {heading!r}"
+    return match[1]
 
 
 def table(name: str) -> list[list[str]]:
@@ -70,26 +70,26 @@ def test_the_thresholds_are_those_of_the_ledger() -> None:
 
 
 def test_every_category_of_failure_is_explained() -> None:
-    told = {row[0]: tuple(row[1:3]) for row in table("metric.md")}
-    assert {name: told.get(name) for name in OWNERS} == OWNERS
+    documented = {row[0]: tuple(row[1:3]) for row in table("metric.md")}
+    assert {name: documented.get(name) for name in OWNERS} == OWNERS
 
 
 def test_every_field_of_a_verdict_is_explained() -> None:
-    told = code_names(page("failures.md"))
-    assert {"schema", "failed", *(field.name for field in fields(Verdict))} <= told
-    assert {*RETRIES, *get_args(Role)} <= told
+    documented = code_names(page("failures.md"))
+    assert {"schema", "failed", *(field.name for field in fields(Verdict))} <= documented
+    assert {*RETRIES, *get_args(Role)} <= documented
 
 
 def test_the_worked_example_is_right() -> None:
     names: dict[str, Any] = {}
     exec(code("metric.md", "Worked example"), names)
     ledger = names["ledger"]
-    told: dict[str, float] = {}
+    documented: dict[str, float] = {}
     for row in table("metric.md"):
         between = re.fullmatch(r"([\d.]+) to ([\d.]+)", row[0])
         if between:
-            told[row[1]] = told.get(row[1], 0.0) + float(between[2]) - float(between[1])
-    assert told == ledger.to_dict()["buckets"]
+            documented[row[1]] = documented.get(row[1], 0.0) + float(between[2]) - float(between[1])
+    assert documented == ledger.to_dict()["buckets"]
     text = page("metric.md").replace("\n", " ")
     assert f"{ledger.ett_percent:.1f} %; failure 28 s, {ledger.failure_percent:.1f} %" in text
     assert f"idleness 12 s, {ledger.idleness_percent:.1f} %" in text
@@ -116,10 +116,10 @@ def test_every_event_is_in_the_table_of_events(event: str) -> None:
 
 
 def test_every_field_of_a_head_is_explained() -> None:
-    told = code_names(page("journal.md").partition("### head")[2].partition("### Spans")[0])
+    documented = code_names(page("journal.md").partition("### head")[2].partition("### Spans")[0])
     launcher = {"launch", "index", "allocated", "queued", "scheduler_job", "requeues", "fs"}
     process = {"rank", "world", "local_rank", "restart", "helper", "torch"}
-    assert (writer.head("process").keys() | launcher | process) - {"ev"} <= told
+    assert (writer.head("process").keys() | launcher | process) - {"ev"} <= documented
 
 
 def test_every_span_has_its_leaves() -> None:
@@ -129,11 +129,11 @@ def test_every_span_has_its_leaves() -> None:
 
 
 def test_every_cell_of_the_pulse_page_is_explained() -> None:
-    told = {row[1]: row[0] for row in table("journal.md") if row[0].isdecimal()}
+    documented = {row[1]: row[0] for row in table("journal.md") if row[0].isdecimal()}
     sizes = ("CELLS", "LIMIT", "MAGIC", "SIZE")
     cells = {k: v for k, v in vars(pulse).items() if k.isupper() and k not in sizes}
     assert len(cells) == pulse.CELLS
-    assert told == {name: str(number) for name, number in cells.items()}
+    assert documented == {name: str(number) for name, number in cells.items()}
 
 
 def test_a_journal_can_be_written_by_the_book(tmp_path: Path) -> None:
@@ -160,17 +160,17 @@ def patched_names() -> set[str]:
     """Every function and method that a hook wraps or replaces."""
     folders = [ROOT / "src/headway/probe" / name for name in ("hooks", "autotune")]
     text = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    found = re.findall(r'(?:wrap|spanned)\(\s*[\w.]+,\s*"(\w+)"', text)
+    patched = re.findall(r'(?:wrap|spanned)\(\s*[\w.]+,\s*"(\w+)"', text)
     looped = re.findall(r"for name in \(([^)]*)\):\s+[^\n]*(?:getattr|spanned)\(", text)
-    return {*found, *(name for names in looped for name in re.findall(r'"(\w+)"', names))}
+    return {*patched, *(name for names in looped for name in re.findall(r'"(\w+)"', names))}
 
 
 def test_every_patch_is_listed() -> None:
     watched = page("probe.md").partition("## What is watched")[2].partition("\n## ")[0]
     names = patched_names()
     assert {"save", "init_process_group", "to", "no_grad", "export"} <= names
-    told = {part for text in code_names(watched) for part in text.split(".")}
-    assert names <= told
+    documented = {part for text in code_names(watched) for part in text.split(".")}
+    assert names <= documented
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -182,8 +182,8 @@ def test_every_setting_and_variable_is_explained() -> None:
     rows = {row[0]: row for row in table("settings.md")}
     for field in fields(Settings):
         assert rows[field.name][2] == f"HEADWAY_{field.name.upper()}"
-    known = {*INTERNAL_ENV, *re.findall(r'"(HEADWAY_[A-Z_]+)"', source())}
-    assert known - {"HEADWAY_"} <= code_names(page("settings.md"))
+    variables = {*INTERNAL_ENV, *re.findall(r'"(HEADWAY_[A-Z_]+)"', source())}
+    assert variables - {"HEADWAY_"} <= code_names(page("settings.md"))
 
 
 def test_the_sdk_page_names_all_that_is_public() -> None:
@@ -252,9 +252,9 @@ def compile_rows() -> Iterator[str]:
         models = json.loads(path.read_text())["models"] if path.exists() else {}
         for model, rows in models.items():
             cold = rows["cold"]
-            for row, told in rows.items():
+            for row, documented in rows.items():
                 shares = (
-                    f"{told[key]:.2f} s, {told[key] / cold[key]:.1%}"
+                    f"{documented[key]:.2f} s, {documented[key] / cold[key]:.1%}"
                     for key in ("total_s", "ready_s", "compile_s")
                 )
                 yield f"| {model} | {row} | " + " | ".join(shares) + " |"
@@ -350,7 +350,7 @@ def publish_rows() -> Iterator[str]:
         path = RESULTS / f"{name}.json"
         for row in json.loads(path.read_text())["rows"] if path.exists() else ():
             inside = row["inside_s"]
-            made = (
+            figures = (
                 f"| {row['failed']} | | |"
                 if "failed" in row
                 else (
@@ -362,7 +362,7 @@ def publish_rows() -> Iterator[str]:
                 f"| {row['model_mb']:,.0f} MB, {row['device']} | {row['nothing_s']:.2f} s "
                 f"| {inside['export']:.1f} s | {inside['aoti']:.1f} s "
                 f"| {row['anchor_s']:.2f} s, {row['anchor_work_s']:.2f} s | 1/{row['ratio']:.1f} "
-                f"| {row['write_s']:.2f} s | {row['of_write']:.2f} {made}"
+                f"| {row['write_s']:.2f} s | {row['of_write']:.2f} {figures}"
             )
 
 
@@ -380,11 +380,11 @@ def soak_rows() -> Iterator[str]:
 
 
 def test_the_benchmark_figures_are_those_that_were_measured() -> None:
-    told = page("benchmarks.md").splitlines()
+    documented = page("benchmarks.md").splitlines()
     rows = (*benchmark_rows(), *recover_rows(), *compile_rows(), *start_rows(), *gpu_rows())
     rows = dict.fromkeys((*rows, *autotune_rows(), *checkpoint_rows(), *checkpoint_gpu_rows()))
     rows |= dict.fromkeys((*publish_rows(), *fused_table_rows(), *soak_rows()))
-    missing = [row for row in rows if row not in told]
+    missing = [row for row in rows if row not in documented]
     assert not missing, "put these rows into docs/benchmarks.md:\n" + "\n".join(missing)
     cost = json.loads((RESULTS / "recorder.json").read_text())
     step = cost["ns_per_step"]["headway, step and batch"] / 1000

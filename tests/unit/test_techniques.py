@@ -29,10 +29,10 @@ def section(text: str, heading: str) -> str:
 
 def rows(text: str) -> list[str]:
     """The rows of tables below their headers."""
-    found = []
+    lines = []
     for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
-        found += block.splitlines()[2:]
-    return found
+        lines += block.splitlines()[2:]
+    return lines
 
 
 @pytest.mark.parametrize("path", TECHNIQUES, ids=named)
@@ -47,9 +47,9 @@ def test_a_page_says_what_how_how_much_and_when_not(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*TECHNIQUES, *AUDIENCES], ids=named)
 def test_every_figure_stands_where_it_was_measured(path: Path) -> None:
-    known = {line for name in MEASURED for line in (DOCS / name).read_text().splitlines()}
+    measured_rows = {line for name in MEASURED for line in (DOCS / name).read_text().splitlines()}
     text = path.read_text()
-    missing = [row for row in rows(section(text, "Measured")) if row not in known]
+    missing = [row for row in rows(section(text, "Measured")) if row not in measured_rows]
     assert not missing, f"these rows are in none of {', '.join(MEASURED)} any more: {missing}"
     for result in re.findall(r"benchmarks/results/\w+\.json", text):
         assert (ROOT / result).is_file(), result
@@ -59,24 +59,24 @@ def commands(text: str) -> list[list[str]]:
     """Every `headway ...` of a code block or in back-ticks, up to what it starts."""
     blocks = re.findall(r"^    (.*headway .*)$", text, re.M)
     spans = re.findall(r"`(headway [^`]+)`", text)
-    found = []
+    result = []
     for line in (*blocks, *spans):
         words = shlex.split(line.partition("  #")[0])
         for place, word in enumerate(words):
             if word == "headway":
                 rest = words[place + 1 :]
-                found.append(rest[: rest.index("--")] if "--" in rest else rest)
-    return found
+                result.append(rest[: rest.index("--")] if "--" in rest else rest)
+    return result
 
 
 def flags(parser: argparse.ArgumentParser) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for action in parser._actions:
-        found |= set(action.option_strings)
+        names |= set(action.option_strings)
         if isinstance(action, argparse._SubParsersAction):
             for part in action.choices.values():
-                found |= flags(part)
-    return found
+                names |= flags(part)
+    return names
 
 
 @pytest.mark.parametrize("path", [*TECHNIQUES, *AUDIENCES, DOCS / "plan.md"], ids=named)
