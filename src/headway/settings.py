@@ -123,12 +123,12 @@ def _check_number(number: float, where: str) -> None:
 
 def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
     """headway.toml, else [tool.headway] of pyproject.toml, in this folder."""
-    own, project = folder / "headway.toml", folder / "pyproject.toml"
-    if os.path.lexists(own):
-        table, name = read_toml(own), own.name
-    elif _mentions_headway(project):
-        tool = read_toml(project).get("tool", {})
-        table, name = tool.get("headway", {}) if isinstance(tool, dict) else {}, project.name
+    headway_toml, pyproject = folder / "headway.toml", folder / "pyproject.toml"
+    if os.path.lexists(headway_toml):
+        table, name = read_toml(headway_toml), headway_toml.name
+    elif _mentions_headway(pyproject):
+        tool = read_toml(pyproject).get("tool", {})
+        table, name = tool.get("headway", {}) if isinstance(tool, dict) else {}, pyproject.name
     else:
         return "", {}
     if not isinstance(table, dict):
@@ -138,9 +138,9 @@ def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
         )
     unknown = set(table) - {field.name for field in fields(Settings)}
     if unknown:
-        known = ", ".join(field.name for field in fields(Settings))
+        names = ", ".join(field.name for field in fields(Settings))
         raise UsageError(
-            f"{name} sets {sorted(unknown)[0]!r}; the settings are {known}",
+            f"{name} sets {sorted(unknown)[0]!r}; the settings are {names}",
             code="setting-unknown",
             setting=sorted(unknown)[0],
         )

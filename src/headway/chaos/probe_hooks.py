@@ -107,8 +107,8 @@ def _steps_before_restart() -> int:
             continue
         with open(os.path.join(folder, name), "rb") as file:
             head = json.loads(file.readline() or b"{}")
-        mine = head.get("rank") == recorder.rank and head.get("launch") == os.environ[ENV_LAUNCH]
-        if mine and head.get("pid") != os.getpid():
+        is_own = head.get("rank") == recorder.rank and head.get("launch") == os.environ[ENV_LAUNCH]
+        if is_own and head.get("pid") != os.getpid():
             page = _page(folder, name.removesuffix(".jsonl") + ".pulse")
             steps += page.steps if page else 0
     return steps

@@ -43,12 +43,12 @@ def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
 
 def fill_standard_fds() -> list[int]:
     """Open free descriptors from 0 to 2, which are closed again by exec."""
-    taken: list[int] = []
+    descriptors: list[int] = []
     with contextlib.suppress(OSError):
         while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
-            taken.append(fd)
+            descriptors.append(fd)
         os.close(fd)
-    return taken
+    return descriptors
 
 
 @contextlib.contextmanager
@@ -58,11 +58,11 @@ def above_standard_fds() -> Iterator[None]:
     A job may be started without standard streams, or close them to become a daemon. If it still
     writes to these descriptors, that must not end up in a file of Headway.
     """
-    taken = fill_standard_fds()
+    descriptors = fill_standard_fds()
     try:
         yield
     finally:
-        for fd in taken:
+        for fd in descriptors:
             os.close(fd)
 
 

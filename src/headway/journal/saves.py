@@ -106,20 +106,22 @@ class Lineage:
         complete = (event for event in events if not event.fields.get("error"))
         ordered = sorted(complete, key=lambda event: (event.t, event.is_load))
         start = [event for event in ordered if event.is_load and not event.steps_done]
-        own = [self._start(Stretch(attempt, 0, 0, steps, 0, known, None), start, declared)]
+        stretches = [self._start(Stretch(attempt, 0, 0, steps, 0, known, None), start, declared)]
         read: dict[int, Save] = {}  # by rank, since the last step
         for event in ordered:
             if not event.is_load:
-                self.saves.add(event.fields, Save(own[-1], event.steps_done))
-            elif event.steps_done and (save := self._loaded(event, own)) is not None:
-                if len(own) == 1 or event.steps_done > own[-1].steps_done:
-                    own[-1].end, read = event.steps_done, {}
-                    own.append(Stretch(attempt, event.t, event.steps_done, steps, 0, True, None))
-                if save.stretch is not own[-1]:
+                self.saves.add(event.fields, Save(stretches[-1], event.steps_done))
+            elif event.steps_done and (save := self._loaded(event, stretches)) is not None:
+                if len(stretches) == 1 or event.steps_done > stretches[-1].steps_done:
+                    stretches[-1].end, read = event.steps_done, {}
+                    stretches.append(
+                        Stretch(attempt, event.t, event.steps_done, steps, 0, True, None)
+                    )
+                if save.stretch is not stretches[-1]:
                     _keep_highest(read, event.rank, save)
-                    _continue_from(own[-1], _slowest(read))
-        self.stretches += own
-        return own
+                    _continue_from(stretches[-1], _slowest(read))
+        self.stretches += stretches
+        return stretches
 
     def _start(self, first: Stretch, loads: Iterable[Event], declared: int | None) -> Stretch:
         read: dict[int, Save] = {}
@@ -134,10 +136,10 @@ class Lineage:
             first.base, first.known = declared, True
         return first
 
-    def _loaded(self, event: Event, own: Sequence[Stretch]) -> Save | None:
+    def _loaded(self, event: Event, current: Sequence[Stretch]) -> Save | None:
         if event.step is None:
             return self.saves.match(event.fields)
-        return self._at(event.step, [*self.stretches, *own])
+        return self._at(event.step, [*self.stretches, *current])
 
     def _at(self, step: int, stretches: Sequence[Stretch]) -> Save | None:
         """The state after a step that the program has reported, wherever it was saved."""

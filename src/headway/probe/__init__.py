@@ -118,9 +118,9 @@ def _is_job_or_rank() -> bool:
 def _is_new(name: str, parent: int) -> bool:
     """Whether this process has a variable that its parent was not started with."""
     with open(f"/proc/{parent}/environ", "rb") as file:
-        known = file.read().split(b"\0")
+        variables = file.read().split(b"\0")
     value = os.environ.get(name)
-    return value is not None and os.fsencode(f"{name}={value}") not in known
+    return value is not None and os.fsencode(f"{name}={value}") not in variables
 
 
 def _process_name(pid: int) -> str:

@@ -302,8 +302,8 @@ def import_log_fields() -> dict[str, Any] | None:
 
     if _watcher is None:
         return import_log.log_fields([])
-    own = import_log.importable_names(_watcher.order[_watcher.inherited :])
-    return import_log.log_fields(_watcher.order) if own or not _watcher.inherited else None
+    names = import_log.importable_names(_watcher.order[_watcher.inherited :])
+    return import_log.log_fields(_watcher.order) if names or not _watcher.inherited else None
 
 
 def _note_settings() -> None:

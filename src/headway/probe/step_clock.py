@@ -357,11 +357,11 @@ def _mark_training(ref: Callable[[], Any]) -> None:
 def _note_undecided_read(iterator: Any, start: int, end: int, ended: bool, last: bool) -> _Source:
     """Record a read that may be for training or for an evaluation."""
     previous = _batches - (not ended)
-    for known in _undecided_sources:
+    for other in _undecided_sources:
         # The previous batch, of this iterator or of the one before it, was trained on.
-        if (known.batch_count == previous or known.ref() is iterator) and known.gradients_written():
-            known.trained = True
-    source = next((known for known in _undecided_sources if known.ref() is iterator), None)
+        if (other.batch_count == previous or other.ref() is iterator) and other.gradients_written():
+            other.trained = True
+    source = next((other for other in _undecided_sources if other.ref() is iterator), None)
     if source is None:
         source = _Source(iterator, start)
         for iter_start, iter_end in _new_iterators:

@@ -93,12 +93,12 @@ class _AdviceFile:
         self.names = {(entry["kind"], entry["name"]) for entry in content["kernels"]}
 
     def kernel(self, kind: str, kernel: str, name: str) -> TunedKernel | None:
-        here = tuning_facts()
+        facts = tuning_facts()
         for guard in GUARDS.get(kind, ALL_GUARDS):
-            if here[guard] != self.recorded_facts[guard]:
+            if facts[guard] != self.recorded_facts[guard]:
                 recorded = f"the advice was recorded with {guard} {self.recorded_facts[guard]}"
                 self._note(
-                    f"{recorded}, this is {here[guard]}: all configs are tried",
+                    f"{recorded}, this is {facts[guard]}: all configs are tried",
                     code="autotune-machine-mismatch",
                 )
                 return None

@@ -142,8 +142,8 @@ def _after_precompile(tuner: Any) -> None:
 
 def _record_taken(tuner: Any, key: Sequence[int], launcher: Any) -> None:
     offered = max(len(tuner.launchers), getattr(tuner, OFFERED, 0))
-    taken = config_values(launcher.config)
-    tunings.record(_kernel(tuner), key, "", [], seconds=0.0, offered=offered, taken=taken)
+    config = config_values(launcher.config)
+    tunings.record(_kernel(tuner), key, "", [], seconds=0.0, offered=offered, taken=config)
 
 
 def _tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:

@@ -61,8 +61,8 @@ def _fewer_choices(
         return None
     _narrowed[name, key[0]] = len(choices)
     if len(fewer) == 1:
-        taken, offered = _describe_choice(fewer[0]), len(choices)
-        tunings.record(kernel, key, "", [], seconds=0.0, offered=offered, taken=taken)
+        choice, offered = _describe_choice(fewer[0]), len(choices)
+        tunings.record(kernel, key, "", [], seconds=0.0, offered=offered, taken=choice)
     return fewer
 
 

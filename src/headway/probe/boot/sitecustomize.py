@@ -21,8 +21,8 @@ def _install() -> None:
 
 
 def _chain() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [path for path in sys.path if os.path.abspath(path or ".") != here]
+    boot_folder = os.path.dirname(os.path.abspath(__file__))
+    others = [path for path in sys.path if os.path.abspath(path or ".") != boot_folder]
     for finder in sys.meta_path:
         if getattr(finder, "__name__", "") != "PathFinder":
             continue

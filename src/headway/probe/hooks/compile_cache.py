@@ -109,11 +109,11 @@ class CacheClient:
             return
         prefix = f"code_state_{os.environ.get('TORCH_COMPILE_JOB_ID', '')}_"
         for name in os.listdir(folder):
-            own = os.path.join(folder, f"{prefix}{rank}_{name.removeprefix(f'{prefix}0_')}")
-            if name.startswith(f"{prefix}0_") and not os.path.exists(own):
-                temporary = f"{own}.{os.getpid()}.tmp"
+            path = os.path.join(folder, f"{prefix}{rank}_{name.removeprefix(f'{prefix}0_')}")
+            if name.startswith(f"{prefix}0_") and not os.path.exists(path):
+                temporary = f"{path}.{os.getpid()}.tmp"
                 shutil.copyfile(os.path.join(folder, name), temporary)
-                os.replace(temporary, own)
+                os.replace(temporary, path)
 
     def begin_compile(self) -> None:
         """Start an outermost compile, after the cache has been filled."""
