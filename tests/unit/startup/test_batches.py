@@ -36,15 +36,15 @@ def jagged(rows: int) -> dict[str, Any]:
 
 def test_what_is_learned_of_batches() -> None:
     schema = Schema.learn(jagged(30), jagged(36), jagged(60))
-    found = {leaf.path: leaf for leaf in schema.leaves}
+    leaf_by_path = {leaf.path: leaf for leaf in schema.leaves}
     assert [
         (leaf.path, place)
         for leaf in schema.leaves
         for place, dim in enumerate(leaf.dims)
         if not dim.fixed
     ] == [("['ids']", 0)]
-    assert (found["['ids']"].dims[0].low, found["['ids']"].dims[0].high) == (30, 60)
-    kinds = {path: (leaf.jagged, leaf.of) for path, leaf in found.items() if leaf.jagged}
+    assert (leaf_by_path["['ids']"].dims[0].low, leaf_by_path["['ids']"].dims[0].high) == (30, 60)
+    kinds = {path: (leaf.jagged, leaf.of) for path, leaf in leaf_by_path.items() if leaf.jagged}
     assert kinds == {
         "['offsets']": ("offsets", "['ids']"),
         "['lengths']": ("lengths", "['ids']"),
@@ -56,18 +56,18 @@ def test_what_is_learned_of_batches() -> None:
 def test_a_made_up_batch_is_of_that_kind() -> None:
     real = jagged(60)
     schema = Schema.learn(jagged(30), real)
-    made = synthetic(schema)
-    assert Schema.learn(made, real).spec == schema.spec
-    assert not schema.differences(made)
-    assert type(made["deep"]) is tuple and made["deep"][1][1:] == ["train", 7, None]
-    assert made["deep"][0].stride() == real["deep"][0].stride()
-    assert made["dense"].dtype == torch.float16
-    assert made["offsets"][-1] == made["ids"].shape[0] == made["lengths"].sum()
-    assert made["starts"][0] == 0 and (made["starts"].diff() >= 0).all()
-    assert made["ids"].min() >= 0 and made["ids"].max() < 50
-    assert made["ids"]._dynamo_weak_dynamic_indices == {0}
+    batch = synthetic(schema)
+    assert Schema.learn(batch, real).spec == schema.spec
+    assert not schema.differences(batch)
+    assert type(batch["deep"]) is tuple and batch["deep"][1][1:] == ["train", 7, None]
+    assert batch["deep"][0].stride() == real["deep"][0].stride()
+    assert batch["dense"].dtype == torch.float16
+    assert batch["offsets"][-1] == batch["ids"].shape[0] == batch["lengths"].sum()
+    assert batch["starts"][0] == 0 and (batch["starts"].diff() >= 0).all()
+    assert batch["ids"].min() >= 0 and batch["ids"].max() < 50
+    assert batch["ids"]._dynamo_weak_dynamic_indices == {0}
     again = synthetic(schema)
-    assert torch.equal(made["ids"], again["ids"])
+    assert torch.equal(batch["ids"], again["ids"])
 
 
 def test_no_content_is_kept() -> None:
@@ -120,11 +120,11 @@ def test_batches_of_two_kinds() -> None:
 def test_recorded_by_one_run_for_the_next(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "batch.json"
     assert fast_batch(recorded=file) is None
-    seen = list(recording((jagged(30 + 3 * n) for n in range(12)), file))
-    assert len(seen) == 12
+    batches = list(recording((jagged(30 + 3 * n) for n in range(12)), file))
+    assert len(batches) == 12
     assert Schema.from_json(file.read_text()).batches == 8
-    made = fast_batch(recorded=file)
-    assert 30 <= made["ids"].shape[0] <= 51
+    batch = fast_batch(recorded=file)
+    assert 30 <= batch["ids"].shape[0] <= 51
     mixed = [torch.zeros(2), (torch.zeros(2),), torch.zeros(2)]
     assert len(list(recording(mixed, file))) == 3  # nothing of it in the way
 
@@ -163,5 +163,5 @@ trees = st.recursive(
 @given(trees)
 def test_any_batch_can_be_made_up(batch: Any) -> None:
     schema = Schema.learn(batch)
-    made = synthetic(Schema.from_json(schema.to_json()))
-    assert not schema.differences(made)
+    synthesized = synthetic(Schema.from_json(schema.to_json()))
+    assert not schema.differences(synthesized)

@@ -50,7 +50,7 @@ def training(seed: int = 0) -> tuple[Any, Any, Any]:
 def test_the_real_batches_hit_and_nothing_has_changed() -> None:
     batches = [batch(40 + 7 * number) for number in range(4)]
     _, _, plain = training()
-    expected = [plain(one) for one in batches]
+    expected = [plain(tensor) for tensor in batches]
 
     model, optimizer, step = training()
     before = copy.deepcopy(model.state_dict())
@@ -65,7 +65,7 @@ def test_the_real_batches_hit_and_nothing_has_changed() -> None:
 
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs == 1
-    assert [step(one) for one in batches] == expected  # bit for bit
+    assert [step(tensor) for tensor in batches] == expected  # bit for bit
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
@@ -76,8 +76,8 @@ def test_an_optimizer_in_mid_training_goes_on_as_it_was() -> None:
     CompileAhead(step, modules=[model], optimizers=[optimizer]).start(batch(47)).wait()
     after = optimizer.state_dict()
     assert after["param_groups"] == before["param_groups"]
-    for key, held in before["state"].items():
-        for name, value in held.items():
+    for key, state in before["state"].items():
+        for name, value in state.items():
             assert torch.equal(after["state"][key][name], value)
 
 
@@ -144,13 +144,13 @@ def test_steps_of_others_are_counted_meanwhile() -> None:
     removed = on_step(lambda *_: counted.append("removed"))
     try:
         model, optimizer, step = training()
-        held = Held(step)
-        ahead = CompileAhead(held, modules=[model], optimizers=[optimizer]).start(batch(40))
-        assert held.began.wait(60)
+        state = Held(step)
+        ahead = CompileAhead(state, modules=[model], optimizers=[optimizer]).start(batch(40))
+        assert state.began.wait(60)
         other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         removed.remove()
         other.step()
-        held.may_end.set()
+        state.may_end.set()
         ahead.wait()
         optimizer.step()
         assert counted == [other, optimizer]

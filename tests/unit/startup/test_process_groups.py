@@ -49,14 +49,14 @@ def test_the_groups_of_a_partition_are_those_of_the_mesh() -> None:
 
 def test_asked_twice_made_once_and_only_when_used() -> None:
     def ask() -> None:
-        one = groups.group([3, 1], purpose="tensor")
-        assert groups.group((1, 3), purpose="tensor") is one
-        assert groups.group([1, 3], backend="FAKE", purpose="tensor") is one
-        assert groups.split([[0, 2], [1, 3]], purpose="tensor") is one
-        assert groups.group([1, 3], purpose="data") is not one
-        assert one.ranks == (1, 3) and one.member and not one.is_created
-        assert one.pg() is one.pg()
-        assert one.is_created and dist.get_process_group_ranks(one.pg()) == [1, 3]
+        group = groups.group([3, 1], purpose="tensor")
+        assert groups.group((1, 3), purpose="tensor") is group
+        assert groups.group([1, 3], backend="FAKE", purpose="tensor") is group
+        assert groups.split([[0, 2], [1, 3]], purpose="tensor") is group
+        assert groups.group([1, 3], purpose="data") is not group
+        assert group.ranks == (1, 3) and group.member and not group.is_created
+        assert group.pg() is group.pg()
+        assert group.is_created and dist.get_process_group_ranks(group.pg()) == [1, 3]
 
     assert as_rank(1, 4, ask).calls == 1
 
@@ -68,8 +68,8 @@ def test_the_whole_world_is_the_default_group() -> None:
         apart = groups.group(range(4), purpose="apart", timeout=MINUTE)
         assert apart.pg() is not dist.group.WORLD
 
-    found = as_rank(0, 4, ask)
-    assert (found.calls, found.useful) == (1, 0)
+    result = as_rank(0, 4, ask)
+    assert (result.calls, result.useful) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -118,29 +118,29 @@ def test_a_rank_that_a_split_leaves_out() -> None:
 
 def test_taken_down_and_made_again_under_another_name() -> None:
     def ask() -> None:
-        one = groups.group([0, 1])
-        first = one.pg().group_name
-        one.destroy()
-        assert not one.is_created
-        second = one.pg().group_name
-        dist.destroy_process_group(one.pg())  # behind its back
-        assert not one.is_created
-        third = one.pg().group_name
+        group = groups.group([0, 1])
+        first = group.pg().group_name
+        group.destroy()
+        assert not group.is_created
+        second = group.pg().group_name
+        dist.destroy_process_group(group.pg())  # behind its back
+        assert not group.is_created
+        third = group.pg().group_name
         assert len({first, second, third}) == 3
         groups.destroy()
-        assert not one.is_created and dist.is_initialized()
+        assert not group.is_created and dist.is_initialized()
 
     assert as_rank(0, 4, ask).calls == 3
 
 
 def test_a_group_does_not_outlive_its_job() -> None:
-    kept: list[Any] = []
-    as_rank(0, 4, lambda: kept.append(groups.group([0, 1])))
+    groups_kept: list[Any] = []
+    as_rank(0, 4, lambda: groups_kept.append(groups.group([0, 1])))
 
     def ask() -> None:
-        assert groups.group([0, 1]) is not kept[0]
+        assert groups.group([0, 1]) is not groups_kept[0]
         with pytest.raises(UsageError, check=has_code("group-outdated")):
-            kept[0].pg()
+            groups_kept[0].pg()
 
     as_rank(0, 4, ask)
 
@@ -178,15 +178,15 @@ def test_one_split_makes_all_parts_where_the_default_group_is_bound(
     monkeypatch.setattr(dist, "split_group", split_group)
 
     def ask() -> None:
-        one = groups.split([[0, 1], [2]], purpose="tensor")
+        group = groups.split([[0, 1], [2]], purpose="tensor")
         lone = groups.group([1, 3])
-        groups.ensure(one, lone)
-        groups.ensure(one, lone)
-        assert one.is_created is (rank == 1) and lone.is_created
+        groups.ensure(group, lone)
+        groups.ensure(group, lone)
+        assert group.is_created is (rank == 1) and lone.is_created
 
     as_rank(rank, 4, ask)
-    (asked,) = splits
-    assert asked["split_ranks"] == [[0, 1], [2]] and asked["group_desc"] == "tensor"
+    (requests,) = splits
+    assert requests["split_ranks"] == [[0, 1], [2]] and requests["group_desc"] == "tensor"
 
 
 def test_an_audit_counts_the_job_that_starts_by_itself(golden: Golden) -> None:
@@ -196,11 +196,11 @@ def test_an_audit_counts_the_job_that_starts_by_itself(golden: Golden) -> None:
         dist.new_group()
         dist.new_group([0, 1])
 
-    found = as_rank(0, 8, setup)
-    assert (found.calls, found.member, found.useful) == (6, 3, 1)
-    assert (found.sites[0].calls, found.sites[0].member) == (4, 1)
-    assert found.sites[0].where.endswith(" setup")
-    golden("audit.txt", re.sub(r"\S+:\d+", "FILE:LINE", f"{found}\n"))
+    result = as_rank(0, 8, setup)
+    assert (result.calls, result.member, result.useful) == (6, 3, 1)
+    assert (result.sites[0].calls, result.sites[0].member) == (4, 1)
+    assert result.sites[0].where.endswith(" setup")
+    golden("audit.txt", re.sub(r"\S+:\d+", "FILE:LINE", f"{result}\n"))
     assert dist.init_process_group is dist.distributed_c10d.init_process_group
 
 

@@ -19,14 +19,14 @@ def stage(name: str, *needs: str) -> Stage:
 def test_arguments_are_needs() -> None:
     def build(device: Any, rows: Any, size: int = 3) -> None: ...
 
-    made = declare(build, "build", ["plan"], "main", 5.0)
-    assert made.takes == ("device", "rows")
-    assert made.needs == ("device", "rows", "plan")
+    declared = declare(build, "build", ["plan"], "main", 5.0)
+    assert declared.takes == ("device", "rows")
+    assert declared.needs == ("device", "rows", "plan")
 
 
 def test_the_order_is_that_of_declaration_as_far_as_it_can_be() -> None:
     stages = [stage("c", "a"), stage("b"), stage("a", "b"), stage("d")]
-    assert [one.name for one in order(stages)] == ["b", "a", "c", "d"]
+    assert [stage_.name for stage_ in order(stages)] == ["b", "a", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def graphs(draw: st.DrawFn) -> list[Stage]:
 @settings(derandomize=True, deadline=None)
 @given(graphs())
 def test_every_stage_comes_once_and_after_its_needs(stages: list[Stage]) -> None:
-    found = order(stages)
-    assert sorted(one.name for one in found) == sorted(one.name for one in stages)
-    seen: set[str] = set()
-    for one in found:
-        assert seen.issuperset(one.needs)
-        seen.add(one.name)
+    ordered = order(stages)
+    assert sorted(stage_.name for stage_ in ordered) == sorted(stage_.name for stage_ in stages)
+    done: set[str] = set()
+    for stage_ in ordered:
+        assert done.issuperset(stage_.needs)
+        done.add(stage_.name)

@@ -67,41 +67,41 @@ def test_the_main_thread_keeps_its_order_whatever_is_ready_first(
 ) -> None:
     waiting, wait_for = threading.Event(), StageRunner._wait_for
 
-    def told(runner: StageRunner, names: Sequence[str]) -> None:
+    def run(runner: StageRunner, names: Sequence[str]) -> None:
         waiting.set()  # from now on `second` could begin, if it came first
         wait_for(runner, names)
 
-    monkeypatch.setattr(StageRunner, "_wait_for", told)
-    seen: list[str] = []
+    monkeypatch.setattr(StageRunner, "_wait_for", run)
+    order: list[str] = []
     stages = Stages()
     stages.add(lambda: waiting.wait(20), "slow")
 
     def first(slow: bool) -> None:
         assert slow and threading.current_thread() is threading.main_thread()
-        seen.append("first")
+        order.append("first")
 
     stages.add(first, where="main")
-    stages.add(lambda: seen.append("second"), "second", where="main")
+    stages.add(lambda: order.append("second"), "second", where="main")
     stages.run()
-    assert seen == ["first", "second"]
+    assert order == ["first", "second"]
 
 
 @pytest.mark.parametrize("where", ["thread", "main"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_stage_that_fails_is_named_and_nothing_new_begins(where: Any, overlap: bool) -> None:
-    begun: list[str] = []
+    started: list[str] = []
     stages = Stages()
 
     @stages.stage(where=where)
     def broken() -> None:
         raise ValueError("no such table")
 
-    stages.add(lambda broken: begun.append("after"), "after")
+    stages.add(lambda broken: started.append("after"), "after")
     with pytest.raises(StageFailed) as error:
         stages.run(overlap=overlap)
     assert (error.value.code, error.value.stage) == ("stage-failed", "broken")
     assert "ValueError: no such table" in str(error.value)
-    assert not begun
+    assert not started
 
 
 @pytest.mark.parametrize("where", ["thread", "main"])
@@ -145,31 +145,33 @@ def test_random_graphs_run_once_and_in_order(
     count: int, chance: random.Random, overlap: bool
 ) -> None:
     stages = Stages()
-    ended: dict[str, float] = {}
-    begun: dict[str, float] = {}
+    finished: dict[str, float] = {}
+    started: dict[str, float] = {}
     needs: dict[str, list[str]] = {}
     for number in range(count):
         name = f"s{number}"
         needs[name] = [other for other in needs if chance.random() < 0.3]
 
         def call(name: str = name) -> str:
-            assert name not in begun
-            begun[name] = time.monotonic()
+            assert name not in started
+            started[name] = time.monotonic()
             for _ in range(chance.randrange(20)):
                 os.sched_yield()
-            ended[name] = time.monotonic()
+            finished[name] = time.monotonic()
             return name
 
         stages.add(call, name, needs=needs[name], where=chance.choice(("thread", "main")))  # type: ignore[arg-type]
     assert dict(stages.run(overlap=overlap)) == {name: name for name in needs}
     for name, before in needs.items():
-        assert all(ended[other] <= begun[name] for other in before)
+        assert all(finished[other] <= started[name] for other in before)
 
 
 @pytest.mark.parametrize("differs", [False, True])
 def test_ranks_compare_each_run_by_itself(monkeypatch: pytest.MonkeyPatch, differs: bool) -> None:
-    held: dict[str, bytes] = {}
-    store = SimpleNamespace(set=lambda key, text: held.update({key: text.encode()}), get=held.get)
+    stores: dict[str, bytes] = {}
+    store = SimpleNamespace(
+        set=lambda key, text: stores.update({key: text.encode()}), get=stores.get
+    )
     distributed: Any = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,

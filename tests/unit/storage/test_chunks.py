@@ -42,8 +42,8 @@ def test_nearly_equal_folders_share_nearly_all_bytes() -> None:
     """Measured: of 200 files one is changed, one comes and one goes."""
     before = files(200)
     after = [*before[:50], b"changed" + before[50], *before[51:120], *before[121:], b"new file"]
-    known = {chunks.chunk_name(part) for part in chunks.split_chunks(before)}
-    new = [part for part in chunks.split_chunks(after) if chunks.chunk_name(part) not in known]
+    names = {chunks.chunk_name(part) for part in chunks.split_chunks(before)}
+    new = [part for part in chunks.split_chunks(after) if chunks.chunk_name(part) not in names]
     assert sum(map(len, new)) < 0.2 * sum(map(len, after))
 
 
@@ -119,16 +119,16 @@ def test_in_order_whatever_takes_long() -> None:
 
 
 def test_no_more_is_taken_than_is_at_work() -> None:
-    taken: list[int] = []
+    consumed: list[int] = []
 
     def items() -> object:
         for number in range(100):
-            taken.append(number)
+            consumed.append(number)
             yield number
 
     results = chunks.parallel_map(lambda number: number, items())  # type: ignore[arg-type, misc]
     assert next(results) == 0
-    assert len(taken) <= chunks.MAX_THREADS + 1
+    assert len(consumed) <= chunks.MAX_THREADS + 1
 
 
 def test_a_fault_comes_out_in_its_place() -> None:

@@ -41,8 +41,8 @@ def test_written_read_listed_and_taken_away(store: ObjectPlace) -> None:
     store.write("chunks/ab/abc", b"other")
     store.write("machines/x.json", b"{}")
     assert store.read("chunks/ab/abc", 100) == b"other"
-    found = {name: size for name, size, _ in store.entries("chunks")}
-    assert found == {"chunks/ab/abc": 5, "chunks/cd/cde": 5}
+    entries = {name: size for name, size, _ in store.entries("chunks")}
+    assert entries == {"chunks/ab/abc": 5, "chunks/cd/cde": 5}
     assert [name for name, _, _ in store.entries("chunks/cd/")] == ["chunks/cd/cde"]
     store.delete("chunks/ab/abc")
     store.delete("chunks/ab/abc")
@@ -66,7 +66,7 @@ def test_no_more_is_read_than_allowed(store: ObjectPlace) -> None:
 
 def test_one_object_is_written_by_many_at_once(store: ObjectPlace) -> None:
     contents = [bytes([number]) * 5000 for number in range(8)]
-    threads = [threading.Thread(target=store.write, args=("a/b", one)) for one in contents]
+    threads = [threading.Thread(target=store.write, args=("a/b", content)) for content in contents]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -28,22 +28,22 @@ def secret(folder: Path, content: bytes = b"0123456789abcdef", mode: int = 0o600
 def pair(folder: Path) -> tuple[str, str]:
     """The files of an ed25519 key and of its public half."""
     private = ed25519.Ed25519PrivateKey.generate()
-    one, other = folder / "team.pem", folder / "team.pub"
-    one.write_bytes(
+    key, other = folder / "team.pem", folder / "team.pub"
+    key.write_bytes(
         private.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
     )
-    one.chmod(0o600)
+    key.chmod(0o600)
     other.write_bytes(
         private.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
     )
     other.chmod(0o644)
-    return str(one), str(other)
+    return str(key), str(other)
 
 
 def test_a_secret_signs_and_verifies(tmp_path: Path) -> None:

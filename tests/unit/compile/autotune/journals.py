@@ -25,9 +25,9 @@ def tell_kernel(
     setup: Mapping[str, Any] = H200,
     **fields: Any,
 ) -> None:
-    told: dict[str, Any] = {"name": "scale", "where": "job.py:20", "names": ["n"]}
-    told |= {"configs": configs(*blocks), **fields}
-    journal.event("autotune_kernel", 2, kernel=kernel, kind=kind, first=first, **told, **setup)
+    event: dict[str, Any] = {"name": "scale", "where": "job.py:20", "names": ["n"]}
+    event |= {"configs": configs(*blocks), **fields}
+    journal.event("autotune_kernel", 2, kernel=kernel, kind=kind, first=first, **event, **setup)
 
 
 def tell(
@@ -39,9 +39,9 @@ def tell(
     kind: str = "triton",
     **fields: Any,
 ) -> None:
-    told: dict[str, Any] = {"rest": "", "of": len(ms), "seconds": 0.5, "c": list(range(len(ms)))}
-    told |= {"ms": list(ms), **fields}
-    journal.event("autotune", 3, kernel=kernel, kind=kind, key=list(key), **told)
+    event: dict[str, Any] = {"rest": "", "of": len(ms), "seconds": 0.5, "c": list(range(len(ms)))}
+    event |= {"ms": list(ms), **fields}
+    journal.event("autotune", 3, kernel=kernel, kind=kind, key=list(key), **event)
 
 
 def kernel(
@@ -58,5 +58,5 @@ def kernel(
     for key, ms in times.items():
         costs = {} if cost is None else {"s": [cost] * len(ms)}
         tell(journal, key, ms, kind=kind, **costs)
-    (found,) = collect([journal.journal()])
-    return found
+    (kernels,) = collect([journal.journal()])
+    return kernels

@@ -27,38 +27,38 @@ from tests.unit.compile.autotune.journals import H200, kernel
 
 
 def test_the_fewest_configs_within_the_loss() -> None:
-    found = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.02)
-    assert found.kept_configs == (1,)
-    assert [(key.best, key.use) for key in found.keys] == [(0, (1,)), (2, (1,))]
-    assert found.loss == pytest.approx(0.0101, abs=1e-4)
+    result = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.02)
+    assert result.kept_configs == (1,)
+    assert [(key.best, key.use) for key in result.keys] == [(0, (1,)), (2, (1,))]
+    assert result.loss == pytest.approx(0.0101, abs=1e-4)
 
 
 def test_a_loss_of_nothing_keeps_every_winner() -> None:
-    found = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.0)
-    assert found.kept_configs == (0, 2)
-    assert (found.loss, [key.use for key in found.keys]) == (0.0, [(0,), (2,)])
+    result = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.0)
+    assert result.kept_configs == (0, 2)
+    assert (result.loss, [key.use for key in result.keys]) == (0.0, [(0,), (2,)])
 
 
 def test_of_those_kept_each_key_takes_its_fastest() -> None:
-    found = advise(kernel({(1,): [1.0, 5.0], (2,): [5.0, 1.0], (3,): [1.0, 1.01]}), 0.02)
-    assert found.kept_configs == (0, 1)
-    assert [key.use for key in found.keys] == [(0,), (1,), (0,)]
+    result = advise(kernel({(1,): [1.0, 5.0], (2,): [5.0, 1.0], (3,): [1.0, 1.01]}), 0.02)
+    assert result.kept_configs == (0, 1)
+    assert [key.use for key in result.keys] == [(0,), (1,), (0,)]
 
 
 def test_one_key_only() -> None:
-    found = advise(kernel({(1,): [None, 1.01, 1.0]}), 0.02)
-    assert (found.kept_configs, found.keys[0].use, found.loss) == ((2,), (2,), 0.0)
+    result = advise(kernel({(1,): [None, 1.01, 1.0]}), 0.02)
+    assert (result.kept_configs, result.keys[0].use, result.loss) == ((2,), (2,), 0.0)
 
 
 def test_a_key_of_which_everything_failed_is_tuned_in_full_again() -> None:
-    found = advise(kernel({(1,): [None, None], (2,): [1.0, 2.0]}), 0.02)
-    assert (found.untunable, [key.key.values for key in found.keys]) == (1, [[2]])
+    result = advise(kernel({(1,): [None, None], (2,): [1.0, 2.0]}), 0.02)
+    assert (result.untunable, [key.key.values for key in result.keys]) == (1, [[2]])
     assert advise(kernel({(1,): [None, None]}), 0.02).kept_configs == ()
 
 
 def test_how_far_behind_each_config_was() -> None:
-    found = advise(kernel({(1,): [1.0, 1.5, None], (2,): [1.0, 1.1, 1.2]}), 0.02)
-    assert [(row[0], row[1], round(row[2], 3), round(row[3], 3)) for row in found.ranking()] == [
+    result = advise(kernel({(1,): [1.0, 1.5, None], (2,): [1.0, 1.1, 1.2]}), 0.02)
+    assert [(row[0], row[1], round(row[2], 3), round(row[3], 3)) for row in result.ranking()] == [
         (0, 2, 0.0, 0.0),
         (2, 0, 0.2, float("inf")),
         (1, 0, 0.3, 0.5),
@@ -66,15 +66,15 @@ def test_how_far_behind_each_config_was() -> None:
 
 
 def test_what_it_will_cost_is_what_the_kept_ones_cost() -> None:
-    found = advise(kernel({(1,): [1.0, 5.0, 5.0], (2,): [1.0, 5.0, 5.0]}, cost=0.2), 0.02)
-    assert (found.spent, found.predicted) == (1.0, pytest.approx(0.4))
+    result = advise(kernel({(1,): [1.0, 5.0, 5.0], (2,): [1.0, 5.0, 5.0]}, cost=0.2), 0.02)
+    assert (result.spent, result.predicted) == (1.0, pytest.approx(0.4))
 
 
 def test_a_generated_kernel_is_compiled_once_and_not_benchmarked() -> None:
     made = kernel({(1,): [1.0, 5.0, 5.0, 5.0]}, kind="inductor")
     made.compiled["rank"] = 2.0
-    found = advise(made, 0.02)
-    assert (found.spent, found.predicted) == (2.5, 0.5)
+    result = advise(made, 0.02)
+    assert (result.spent, result.predicted) == (2.5, 0.5)
 
 
 def test_a_template_stays_beside_the_library_it_is_compared_with() -> None:
@@ -99,8 +99,8 @@ def test_the_file_says_where_it_is_good() -> None:
     advice = advise(kernel({(1000, "torch.bfloat16"): [1.0, 1.01, 3.0]}), 0.02)
     content = to_dict(advice.kernel.setup, [advice], 0.02, ["night"])
     assert {name: content[name] for name in H200} == H200
-    (told,) = content["kernels"]
-    assert told["keys"] == [
+    (document,) = content["kernels"]
+    assert document["keys"] == [
         {
             "key": [1000, "torch.bfloat16"],
             "rest": "",
@@ -111,7 +111,7 @@ def test_the_file_says_where_it_is_good() -> None:
             "loss_percent": 0.0,
         }
     ]
-    assert (told["kept"], len(told["configs"]), told["id"]) == ([0], 3, "k1")
+    assert (document["kept"], len(document["configs"]), document["id"]) == ([0], 3, "k1")
 
 
 def test_a_run_or_a_file_can_be_named(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def test_a_config_that_was_not_offered_for_a_key_does_not_serve_it() -> None:
 @given(TIMES, st.sampled_from([0.0, 0.02, 0.3]))
 def test_it_is_the_smallest(times: list[dict[int, float]], loss: float) -> None:
     keys = [losses(each) for each in times]
-    found = cover(keys, loss)
-    assert good(found, keys, loss)
+    result = cover(keys, loss)
+    assert good(result, keys, loss)
     everything = sorted({config for key in keys for config in key})
-    for size in range(1, len(found)):
+    for size in range(1, len(result)):
         assert not any(good([*one], keys, loss) for one in combinations(everything, size))
 
 

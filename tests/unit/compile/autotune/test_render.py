@@ -18,8 +18,10 @@ def page(*advised: KernelAdvice, everything: bool = False) -> str:
 
 
 def test_cost_winner_and_distances(golden: Golden) -> None:
-    made = kernel({(1000, "torch.float32"): [1.0, 1.01, None], (5000,): [2.0, 1.0, 1.5]}, cost=0.05)
-    golden("kernel.txt", page(advise(made, 0.02)))
+    result = kernel(
+        {(1000, "torch.float32"): [1.0, 1.01, None], (5000,): [2.0, 1.0, 1.5]}, cost=0.05
+    )
+    golden("kernel.txt", page(advise(result, 0.02)))
 
 
 def test_many_kernels_keys_and_configs_are_cut_and_all_are_there_on_demand(
@@ -65,9 +67,11 @@ def offered() -> list[Config]:
 def test_recorded_sizes_keep_the_kept_and_others_get_all() -> None:
     times = {(1000, "torch.float32"): [1.0, 1.01, 3.0], (5000, "torch.float32"): [2.0, 1.0, 0.99]}
     names = pasted(python_code(advise(kernel(times), 0.02), 2.0))
-    assert [one.kwargs for one in names["configs"]] == [{"BLOCK": 128}]
+    assert [item.kwargs for item in names["configs"]] == [{"BLOCK": 128}]
     prune = names["prune_scale"]
-    assert [one.kwargs for one in prune(offered(), {"n": 1000, "x": object()})] == [{"BLOCK": 128}]
+    assert [item.kwargs for item in prune(offered(), {"n": 1000, "x": object()})] == [
+        {"BLOCK": 128}
+    ]
     assert len(prune(offered(), {"n": 1001})) == 3
     assert len(prune([Config({"BLOCK": 7}, num_warps=1, num_stages=1)], {"n": 1000})) == 1
 
@@ -89,6 +93,6 @@ def test_options_stand_beside_the_constants() -> None:
 
 
 def test_a_hook_is_not_forgotten() -> None:
-    made = kernel({(1,): [1.0, 2.0, 3.0]})
-    made.configs[0]["pre_hook"] = "zero_out"
-    assert "pre_hook=zero_out" in python_code(advise(made, 0.02), 2.0)
+    result = kernel({(1,): [1.0, 2.0, 3.0]})
+    result.configs[0]["pre_hook"] = "zero_out"
+    assert "pre_hook=zero_out" in python_code(advise(result, 0.02), 2.0)

@@ -48,9 +48,9 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 def tree(root: Path, files: dict[str, bytes] | None = None) -> CacheFolder:
-    made = CacheFolder(root)
+    folder = CacheFolder(root)
     fill(root, files or {})
-    return made
+    return folder
 
 
 def wanted(job: str = "train", code: str = "1", **facts: Any) -> CacheKey:
@@ -59,12 +59,12 @@ def wanted(job: str = "train", code: str = "1", **facts: Any) -> CacheKey:
 
 def save(
     store: ArchiveStore,
-    of: CacheFolder,
+    folder: CacheFolder,
     want: CacheKey | None = None,
     base: CacheLookup | None = None,
     now: float = NOW,
 ) -> Manifest | None:
-    return store.publish(of, want or wanted(), base or CacheLookup(level="miss"), 1.0, now)
+    return store.publish(folder, want or wanted(), base or CacheLookup(level="miss"), 1.0, now)
 
 
 def manifest(**fields: Any) -> Manifest:

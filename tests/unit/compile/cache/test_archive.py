@@ -40,21 +40,21 @@ def team(tmp_path: Path) -> ArchiveStore:
     return ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
 
 
-def archives(of: ArchiveStore) -> list[Path]:
-    return sorted(path for path in root(of).glob("archives/*/*/*"))
+def archives(store: ArchiveStore) -> list[Path]:
+    return sorted(path for path in root(store).glob("archives/*/*/*"))
 
 
-def root(of: ArchiveStore) -> Path:
-    assert isinstance(of.place, FolderObjectPlace)
-    return of.place.root
+def root(store: ArchiveStore) -> Path:
+    assert isinstance(store.place, FolderObjectPlace)
+    return store.place.root
 
 
 def restored(
-    of: ArchiveStore, folder: Path, want: keys.CacheKey | None = None
+    store: ArchiveStore, folder: Path, want: keys.CacheKey | None = None
 ) -> tuple[CacheLookup, CacheFolder, int]:
     into = CacheFolder(folder)
-    found, files = of.restore(of.find(want or wanted()), into)
-    return found, into, files
+    lookup, files = store.restore(store.find(want or wanted()), into)
+    return lookup, into, files
 
 
 @pytest.fixture(params=["signed folder", "own folder", "memory"])
@@ -71,17 +71,17 @@ def test_what_is_there_is_not_fetched_again(
     """As the other ranks of a node find it."""
     save(any_store, tree(tmp_path / "a", FILES))
     fetched: list[str] = []
-    chunk = any_store.read_chunk
+    read_chunk = any_store.read_chunk
 
-    def counted(one: Any) -> bytes:
-        fetched.append(one.name)
-        return chunk(one)
+    def counted(chunk: Any) -> bytes:
+        fetched.append(chunk.name)
+        return read_chunk(chunk)
 
     monkeypatch.setattr(any_store, "read_chunk", counted)
     assert restored(any_store, tmp_path / "b")[2] == len(FILES)
     whole, fetched[:] = len(fetched), []
-    found, into, files = restored(any_store, tmp_path / "b")
-    assert (found.level, files, fetched) == ("exact", 0, [])
+    lookup, into, files = restored(any_store, tmp_path / "b")
+    assert (lookup.level, files, fetched) == ("exact", 0, [])
     assert into.restored.keys() == FILES.keys()
     (into.root / min(FILES)).unlink()
     assert restored(any_store, tmp_path / "b")[2] == 1 and len(fetched) == whole
@@ -92,17 +92,17 @@ def test_what_is_there_is_not_fetched_again(
 
 
 def test_saved_found_and_restored(any_store: ArchiveStore, tmp_path: Path) -> None:
-    one = save(any_store, tree(tmp_path / "a", FILES))
-    assert one is not None
-    found, into, files = restored(any_store, tmp_path / "b")
-    assert (found.level, found.reason, files, found.cold_s) == ("exact", "", 3, 1.0)
+    manifest = save(any_store, tree(tmp_path / "a", FILES))
+    assert manifest is not None
+    lookup, into, files = restored(any_store, tmp_path / "b")
+    assert (lookup.level, lookup.reason, files, lookup.cold_s) == ("exact", "", 3, 1.0)
     assert content(into.root) == FILES
-    assert save(any_store, into, base=found) is None  # it has all of it
+    assert save(any_store, into, base=lookup) is None  # it has all of it
 
 
 def test_the_levels_and_their_words(team: ArchiveStore, tmp_path: Path) -> None:
-    found = team.find(wanted())
-    assert (found.level, found.reason.code) == ("miss", "store-empty")
+    lookup = team.find(wanted())
+    assert (lookup.level, lookup.reason.code) == ("miss", "store-empty")
     save(team, tree(tmp_path / "a", FILES))
     assert team.find(wanted()).level == "exact"
     changed = team.find(wanted(code="2"))
@@ -116,8 +116,8 @@ def test_the_levels_and_their_words(team: ArchiveStore, tmp_path: Path) -> None:
     assert "2.12.0" in miss.reason and "2.13.0" in miss.reason
     for path in archives(team):
         path.unlink()
-    gone = team.find(wanted())
-    assert (gone.level, gone.reason.code) == ("miss", "archives-gone")
+    deleted = team.find(wanted())
+    assert (deleted.level, deleted.reason.code) == ("miss", "archives-gone")
 
 
 def test_a_miss_is_told_by_the_machine_that_is_most_alike(
@@ -133,8 +133,8 @@ def test_of_other_jobs_the_newest_is_taken(team: ArchiveStore, tmp_path: Path) -
     for number in range(5):
         folder = tree(tmp_path / str(number), {"x": bytes([number])})
         save(team, folder, wanted(job=f"job{number}"), now=NOW + number)
-    found, into, _ = restored(team, tmp_path / "c", wanted(job="mine"))
-    assert [one.job for one in found.manifests] == ["job4"]
+    lookup, into, _ = restored(team, tmp_path / "c", wanted(job="mine"))
+    assert [manifest.job for manifest in lookup.manifests] == ["job4"]
     assert content(into.root) == {"x": b"\4"}
 
 
@@ -172,8 +172,8 @@ def test_whatever_is_said_of_machines_is_only_talked_about(
 ) -> None:
     team.place.write("machines/junk.json", junk)
     team.place.write("machines/large.json", bytes(archive.MAX_FACTS_BYTES + 1))
-    found = team.find(wanted())
-    assert found.level == "miss" and found.reason
+    lookup = team.find(wanted())
+    assert lookup.level == "miss" and lookup.reason
 
 
 # -- trust --------------------------------------------------------------------------------------
@@ -182,9 +182,9 @@ def test_whatever_is_said_of_machines_is_only_talked_about(
 def test_what_another_key_signed_is_refused(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     other = ArchiveStore(team.place.url, signing.HmacKey(b"fedcba9876543210"))
-    found, into, files = restored(other, tmp_path / "b")
-    assert (found.level, files, content(into.root)) == ("miss", 0, {})
-    (why,) = found.refusals
+    lookup, into, files = restored(other, tmp_path / "b")
+    assert (lookup.level, files, content(into.root)) == ("miss", 0, {})
+    (why,) = lookup.refusals
     assert why.code == "signature-mismatch"
 
 
@@ -192,8 +192,8 @@ def test_what_is_unsigned_is_refused_once_there_is_a_key(tmp_path: Path) -> None
     own = ArchiveStore(str(tmp_path / "store"))
     save(own, tree(tmp_path / "a", FILES))
     signed = ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
-    found = signed.find(wanted())
-    assert found.level == "miss" and found.refusals[0].code == "archive-not-signed"
+    lookup = signed.find(wanted())
+    assert lookup.level == "miss" and lookup.refusals[0].code == "archive-not-signed"
 
 
 def test_every_byte_of_a_manifest_is_verified(team: ArchiveStore, tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_a_signed_manifest_counts_only_in_its_place(
     moved.parent.mkdir(parents=True, exist_ok=True)
     path.rename(moved)
     want = {"job": wanted(job="other"), "key": wanted(torch="2.12.0"), "id": wanted()}[to]
-    found = team.find(want)
-    assert found.level == "miss"
-    assert found.refusals[0].code == "archive-in-wrong-place"
+    lookup = team.find(want)
+    assert lookup.level == "miss"
+    assert lookup.refusals[0].code == "archive-in-wrong-place"
 
 
 @pytest.mark.parametrize(
@@ -261,11 +261,11 @@ def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
                 "huge": body + bytes(chunks.MAX_CHUNK_BYTES),
             }[how]
         )
-    found, into, made_ = restored(team, tmp_path / "b")
-    assert (found.level, made_, content(into.root)) == ("miss", 0, {})
-    assert found.reason == found.refusals[-1] and found.reason.code == code
+    lookup, into, made_ = restored(team, tmp_path / "b")
+    assert (lookup.level, made_, content(into.root)) == ("miss", 0, {})
+    assert lookup.reason == lookup.refusals[-1] and lookup.reason.code == code
     fill(into.root, files)
-    assert save(team, into, base=found) is not None
+    assert save(team, into, base=lookup) is not None
     again = restored(team, tmp_path / "c")[0]
     assert (again.level, again.refusals, len(archives(team))) == ("exact", (), 1)
     assert content(tmp_path / "c") == files
@@ -277,8 +277,8 @@ def test_of_two_archives_the_good_one_is_used(team: ArchiveStore, tmp_path: Path
     save(team, tree(tmp_path / "b", FILES), now=NOW + 1)
     for path in bad:
         path.unlink()
-    found, into, _ = restored(team, tmp_path / "c")
-    assert found.level == "exact" and len(found.manifests) == len(found.refusals) == 1
+    lookup, into, _ = restored(team, tmp_path / "c")
+    assert lookup.level == "exact" and len(lookup.manifests) == len(lookup.refusals) == 1
     assert content(into.root) == FILES
 
 
@@ -289,21 +289,21 @@ def test_without_a_key_nothing_that_others_could_change_is_used(what: str, tmp_p
     for path in root(own).glob(f"{what}/**/*"):
         if path.is_file():
             path.chmod(0o666)
-    found, into, files = restored(own, tmp_path / "b")
-    assert (found.level, files, content(into.root)) == ("miss", 0, {})
-    assert found.refusals[0].code == "writable-by-others"
+    lookup, into, files = restored(own, tmp_path / "b")
+    assert (lookup.level, files, content(into.root)) == ("miss", 0, {})
+    assert lookup.refusals[0].code == "writable-by-others"
 
 
 def test_a_path_out_of_the_folder_is_refused_even_if_signed(
     team: ArchiveStore, tmp_path: Path
 ) -> None:
-    one = sample_archives.manifest(
+    manifest = sample_archives.manifest(
         files=(replace(sample_archives.manifest().files[0], path="../../out", size=5),)
     )
-    body = signing.seal(encode_manifest(one), team.key)
-    team.place.write(f"archives/{host_facts.compile_key(FACTS)}/train/{one.id}", body)
-    found = team.find(wanted())
-    assert found.level == "miss" and found.refusals[0].code == "file-outside-folder"
+    body = signing.seal(encode_manifest(manifest), team.key)
+    team.place.write(f"archives/{host_facts.compile_key(FACTS)}/train/{manifest.id}", body)
+    lookup = team.find(wanted())
+    assert lookup.level == "miss" and lookup.refusals[0].code == "file-outside-folder"
 
 
 # -- saving -------------------------------------------------------------------------------------
@@ -311,16 +311,16 @@ def test_a_path_out_of_the_folder_is_refused_even_if_signed(
 
 def test_two_that_save_at_once_lose_nothing(any_store: ArchiveStore, tmp_path: Path) -> None:
     save(any_store, tree(tmp_path / "0", FILES))
-    one, first, _ = restored(any_store, tmp_path / "1")
+    manifest, first, _ = restored(any_store, tmp_path / "1")
     two, second, _ = restored(any_store, tmp_path / "2")
     fill(first.root, {"one": b"1"})
     fill(second.root, {"two": b"2"})
-    save(any_store, first, base=one, now=NOW + 1)
+    save(any_store, first, base=manifest, now=NOW + 1)
     save(any_store, second, base=two, now=NOW + 2)
-    found, third, _ = restored(any_store, tmp_path / "3")
-    assert len(found.manifests) == 2
+    lookup, third, _ = restored(any_store, tmp_path / "3")
+    assert len(lookup.manifests) == 2
     assert content(third.root) == {**FILES, "one": b"1", "two": b"2"}
-    assert save(any_store, third, base=found, now=NOW + 3) is not None
+    assert save(any_store, third, base=lookup, now=NOW + 3) is not None
     merged = any_store.find(wanted())
     assert len(merged.manifests) == 1
     assert content(restored(any_store, tmp_path / "4")[1].root) == content(third.root)
@@ -331,9 +331,9 @@ def test_only_what_is_new_is_written(team: ArchiveStore, tmp_path: Path) -> None
     files = {f"d/{number:03}": random_.randbytes(20_000) for number in range(100)}
     save(team, tree(tmp_path / "a", files))
     before = sum(path.stat().st_size for path in root(team).glob("chunks/*/*"))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     fill(into.root, {"e/new": b"new"})
-    save(team, into, base=found, now=NOW + 1)
+    save(team, into, base=lookup, now=NOW + 1)
     after = sum(path.stat().st_size for path in root(team).glob("chunks/*/*"))
     assert after - before < 0.2 * before
     assert len(archives(team)) == 1
@@ -348,37 +348,37 @@ def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(
     for name in FILES:
         os.utime(tmp_path / "user" / name, (1e9, 1e9))
     into = CacheFolder(tmp_path / "user", owned=False)
-    found, files = team.restore(team.find(wanted()), into)
+    lookup, files = team.restore(team.find(wanted()), into)
     assert files == 0
     fill(into.root, {"new": b"new"})
-    save(team, into, base=found, now=NOW + 1)
+    save(team, into, base=lookup, now=NOW + 1)
     assert content(restored(team, tmp_path / "b")[1].root) == {**FILES, "new": b"new"}
 
 
 def test_what_vanishes_from_the_folder_is_not_lost(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     (into.root / "ab/x.py").unlink()
     fill(into.root, {"new": b"new"})
-    one = save(team, into, base=found, now=NOW + 1)
-    assert one is not None and one.supersedes == ()
+    manifest = save(team, into, base=lookup, now=NOW + 1)
+    assert manifest is not None and manifest.supersedes == ()
     assert content(restored(team, tmp_path / "c")[1].root) == {**FILES, "new": b"new"}
 
 
 def test_a_profile_that_has_changed_is_saved(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", {"dynamo/code_state_train_0_.pkl": b"one"}))
-    found, into, _ = restored(team, tmp_path / "b")
-    assert save(team, into, base=found, now=NOW + 1) is None
+    lookup, into, _ = restored(team, tmp_path / "b")
+    assert save(team, into, base=lookup, now=NOW + 1) is None
     fill(into.root, {"dynamo/code_state_train_0_.pkl": b"two"})
-    assert save(team, into, base=found, now=NOW + 2) is not None
+    assert save(team, into, base=lookup, now=NOW + 2) is not None
     _, again, _ = restored(team, tmp_path / "c")
     assert content(again.root) == {"dynamo/code_state_train_0_.pkl": b"two"}
 
 
 def test_changed_code_is_saved_as_such(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
-    found, into, _ = restored(team, tmp_path / "b", wanted(code="2"))
-    assert save(team, into, wanted(code="2"), found, now=NOW + 1) is not None
+    lookup, into, _ = restored(team, tmp_path / "b", wanted(code="2"))
+    assert save(team, into, wanted(code="2"), lookup, now=NOW + 1) is not None
     assert team.find(wanted(code="2")).level == "exact"
     assert len(archives(team)) == 1
 
@@ -387,46 +387,48 @@ def test_of_another_jobs_archive_only_what_was_used_is_kept(
     team: ArchiveStore, tmp_path: Path
 ) -> None:
     save(team, tree(tmp_path / "a", FILES), wanted(job="other"))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     if not into.tracks_atime:
         pytest.skip("the file system does not note when a file is read")
     (into.root / "ab/x.py").read_bytes()
     fill(into.root, {"new": b"new"})
-    one = save(team, into, base=found, now=NOW + 1)
-    assert one is not None and {file.path for file in one.files} == {"ab/x.py", "new"}
-    assert one.supersedes == () and len(archives(team)) == 2
+    manifest = save(team, into, base=lookup, now=NOW + 1)
+    assert manifest is not None and {file.path for file in manifest.files} == {"ab/x.py", "new"}
+    assert manifest.supersedes == () and len(archives(team)) == 2
 
 
 def test_an_archive_in_use_is_renewed(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
-    found, into, _ = restored(team, tmp_path / "b")
-    assert save(team, into, base=found, now=NOW + archive.REFRESH_DAYS * DAY - 1) is None
-    one = save(team, into, base=found, now=NOW + archive.REFRESH_DAYS * DAY)
-    assert one is not None and one.cold_s == 1.0
+    lookup, into, _ = restored(team, tmp_path / "b")
+    assert save(team, into, base=lookup, now=NOW + archive.REFRESH_DAYS * DAY - 1) is None
+    manifest = save(team, into, base=lookup, now=NOW + archive.REFRESH_DAYS * DAY)
+    assert manifest is not None and manifest.cold_s == 1.0
     assert len(archives(team)) == 1
 
 
 def test_what_nobody_uses_goes(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     if not into.tracks_atime:
         pytest.skip("the file system does not note when a file is read")
     (into.root / "ab/x.py").read_bytes()
-    one = save(team, into, base=found, now=NOW + archive.MAX_UNUSED_DAYS * DAY)
-    assert one is not None and len(one.files) == 3
-    found, into, _ = restored(team, tmp_path / "c")
+    manifest = save(team, into, base=lookup, now=NOW + archive.MAX_UNUSED_DAYS * DAY)
+    assert manifest is not None and len(manifest.files) == 3
+    lookup, into, _ = restored(team, tmp_path / "c")
     (into.root / "ab/x.py").read_bytes()
-    late = save(team, into, base=found, now=NOW + (archive.MAX_UNUSED_DAYS + 8) * DAY)
+    late = save(team, into, base=lookup, now=NOW + (archive.MAX_UNUSED_DAYS + 8) * DAY)
     assert late is not None and [file.path for file in late.files] == ["ab/x.py"]
-    assert late.supersedes == (one.id,)
+    assert late.supersedes == (manifest.id,)
 
 
 def test_an_archive_has_a_largest_size(
     team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "MAX_ARCHIVE_BYTES", 2500)
-    one = save(team, tree(tmp_path / "a", {"a": bytes(1000), "b": bytes(5000), "c": bytes(1000)}))
-    assert one is not None and [file.path for file in one.files] == ["a", "c"]
+    manifest = save(
+        team, tree(tmp_path / "a", {"a": bytes(1000), "b": bytes(5000), "c": bytes(1000)})
+    )
+    assert manifest is not None and [file.path for file in manifest.files] == ["a", "c"]
 
 
 def test_nothing_is_nothing_to_save(team: ArchiveStore, tmp_path: Path) -> None:
@@ -444,11 +446,11 @@ def test_chunks_that_were_cleared_away_meanwhile_are_written_again(
         "b": b"b" * (chunks.TARGET_BYTES + 1),
     }  # chunks of their own
     save(team, tree(tmp_path / "a", large))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     for path in (*archives(team), *root(team).glob("chunks/*/*")):
         path.unlink()
     fill(into.root, {"new": b"new"})
-    save(team, into, base=found, now=NOW + 1)
+    save(team, into, base=lookup, now=NOW + 1)
     assert content(restored(team, tmp_path / "c")[1].root) == {**large, "new": b"new"}
 
 
@@ -474,7 +476,7 @@ def test_the_manifest_comes_last_and_the_old_one_goes_after_it(
 ) -> None:
     """So that a kill at any point leaves a store that is whole."""
     save(team, tree(tmp_path / "a", FILES))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     done: list[str] = []
     write, delete = team.place.write, team.place.delete
     monkeypatch.setattr(
@@ -484,7 +486,7 @@ def test_the_manifest_comes_last_and_the_old_one_goes_after_it(
         team.place, "delete", lambda name: (delete(name), done.append(f"-{name[:4]}"))
     )
     fill(into.root, {"new": os.urandom(10)})
-    save(team, into, base=found, now=NOW + 1)
+    save(team, into, base=lookup, now=NOW + 1)
     assert done[-3:] == ["+mach", "+arch", "-arch"]
     assert set(done[:-3]) == {"+chun"}
 
@@ -494,7 +496,7 @@ def test_killed_at_any_write_the_store_is_whole(
     team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     save(team, tree(tmp_path / "a", FILES))
-    found, into, _ = restored(team, tmp_path / "b")
+    lookup, into, _ = restored(team, tmp_path / "b")
     fill(into.root, {f"new/{n}": os.urandom(chunks.TARGET_BYTES) for n in range(3)})
     write, count = team.place.write, iter(range(100))
 
@@ -506,9 +508,9 @@ def test_killed_at_any_write_the_store_is_whole(
     monkeypatch.setattr(team.place, "write", killed)
     if after < 5:
         with pytest.raises(KeyboardInterrupt):
-            save(team, into, base=found, now=NOW + 1)
+            save(team, into, base=lookup, now=NOW + 1)
     else:
-        save(team, into, base=found, now=NOW + 1)
+        save(team, into, base=lookup, now=NOW + 1)
     again, restored_, _ = restored(team, tmp_path / "c")
     assert again.level == "exact" and not again.refusals
     assert content(restored_.root).items() >= FILES.items()
@@ -518,10 +520,10 @@ def test_killed_at_any_write_the_store_is_whole(
 
 
 def test_an_archive_is_taken_over_under_another_key(team: ArchiveStore, tmp_path: Path) -> None:
-    one = save(team, tree(tmp_path / "a", FILES))
-    assert one is not None
+    manifest = save(team, tree(tmp_path / "a", FILES))
+    assert manifest is not None
     other = ArchiveStore(f"memory://{tmp_path.name}/other", signing.HmacKey(b"fedcba9876543210"))
-    other.import_archive(one, team.read_chunk)
+    other.import_archive(manifest, team.read_chunk)
     assert content(restored(other, tmp_path / "b")[1].root) == FILES
 
 
@@ -538,12 +540,12 @@ def test_a_public_key_reads_what_the_private_one_signed(tmp_path: Path) -> None:
 
     private, public = map(signing.read_key, pair(tmp_path))
     save(ArchiveStore(str(tmp_path / "store"), private), tree(tmp_path / "a", FILES))
-    found, into, _ = restored(ArchiveStore(str(tmp_path / "store"), public), tmp_path / "b")
-    assert found.level == "exact" and content(into.root) == FILES
+    lookup, into, _ = restored(ArchiveStore(str(tmp_path / "store"), public), tmp_path / "b")
+    assert lookup.level == "exact" and content(into.root) == FILES
 
 
 def test_the_facts_of_a_machine_lie_beside_its_archives(team: ArchiveStore, tmp_path: Path) -> None:
-    one: Manifest | None = save(team, tree(tmp_path / "a", FILES))
-    assert one is not None
+    manifest: Manifest | None = save(team, tree(tmp_path / "a", FILES))
+    assert manifest is not None
     (path,) = root(team).glob("machines/*.json")
     assert path.stem == host_facts.compile_key(FACTS) and json.loads(path.read_text()) == FACTS

@@ -40,8 +40,8 @@ def store(folder: Path) -> ArchiveStore:
 
 
 def archive(folder: Path) -> str:
-    (one,) = list_archives(store(folder))
-    return one.id
+    (archive_id,) = list_archives(store(folder))
+    return archive_id.id
 
 
 def damage(folder: Path) -> None:
@@ -51,7 +51,7 @@ def damage(folder: Path) -> None:
 
 
 def test_what_each_action_prints(cache: Cache, utc: None, tmp_path: Path, golden: Golden) -> None:
-    one = archive(tmp_path)
+    archive_id = archive(tmp_path)
     (chunk,) = (p for p in (tmp_path / "store/chunks").rglob("*") if p.is_file())
     pages = []
 
@@ -61,11 +61,11 @@ def test_what_each_action_prints(cache: Cache, utc: None, tmp_path: Path, golden
         pages.append(f"$ headway cache {' '.join(words)} --cache-key {key}\n{done.stdout}")
 
     show("list", "store")
-    show("show", "store", one)
+    show("show", "store", archive_id)
     show("verify", "store")
     show("verify", "store", code=1, key="other.key")
     show("stats", "store")
-    show("pull", "store", one, "folder")
+    show("pull", "store", archive_id, "folder")
     show("push", "store", "theirs", "--target-key", "other.key")
     show("gc", "store", "--max-size", "0", "--dry-run")
     damage(tmp_path)
@@ -76,18 +76,18 @@ def test_what_each_action_prints(cache: Cache, utc: None, tmp_path: Path, golden
     show("gc", "store", "--max-size", "0")
     show("list", "store")
     text = "\n".join(pages)
-    varying = {one: "ARCHIVE", chunk.name[:12]: "CHUNK", os.uname().nodename: "HOST"}
+    varying = {archive_id: "ARCHIVE", chunk.name[:12]: "CHUNK", os.uname().nodename: "HOST"}
     for value, name in (varying | {__version__: "VERSION"}).items():
         text = text.replace(value, name)
     golden("cache.txt", text)
 
 
 def test_what_can_be_read_by_a_program(cache: Cache, tmp_path: Path) -> None:
-    one = archive(tmp_path)
+    archive_id = archive(tmp_path)
     (row,) = json.loads(cache("list", "store", "--json").stdout)
     size = sum(map(len, FILES.values()))
-    assert (row["id"], row["why"], row["files"], row["bytes"]) == (one, "", 3, size)
-    shown = json.loads(cache("show", "store", one[:6], "--json").stdout)
+    assert (row["id"], row["why"], row["files"], row["bytes"]) == (archive_id, "", 3, size)
+    shown = json.loads(cache("show", "store", archive_id[:6], "--json").stdout)
     assert shown["content"] == {path: len(body) for path, body in FILES.items()}
     stats = json.loads(cache("stats", "store", "--json").stdout)
     assert stats["archives"] == 1 and stats["bytes_in_archives"] == size
@@ -140,8 +140,8 @@ def test_nothing_is_pulled_from_a_folder_that_others_can_write(
 ) -> None:
     own = ArchiveStore(str(tmp_path / "own"))
     save(own, tree(tmp_path / "tree", FILES))
-    (one,) = list_archives(own)
+    (archive_id,) = list_archives(own)
     (tmp_path / "own/chunks").chmod(0o777)
-    done = cache("pull", "own", one.id, "folder", key="")
+    done = cache("pull", "own", archive_id.id, "folder", key="")
     assert (done.returncode, codes(done.stderr)) == (2, ["archive-key-missing"])
     assert not (tmp_path / "folder").exists()

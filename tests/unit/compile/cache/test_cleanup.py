@@ -26,32 +26,32 @@ from tests.unit.compile.cache.sample_archives import NOW, save, tree, wanted
 @pytest.fixture
 def team(tmp_path: Path) -> ArchiveStore:
     """Three archives of 10 kB each, a day apart, of chunks that are old."""
-    made = ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
+    store = ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
     for number in range(3):
         folder = tree(tmp_path / str(number), {"x": bytes([number]) + os.urandom(10_000)})
-        save(made, folder, wanted(job=f"job{number}"), now=NOW - (3 - number) * DAY)
-    age(made, NOW - 3 * DAY)
-    return made
+        save(store, folder, wanted(job=f"job{number}"), now=NOW - (3 - number) * DAY)
+    age(store, NOW - 3 * DAY)
+    return store
 
 
-def root(of: ArchiveStore) -> Path:
-    assert isinstance(of.place, FolderObjectPlace)
-    return of.place.root
+def root(store: ArchiveStore) -> Path:
+    assert isinstance(store.place, FolderObjectPlace)
+    return store.place.root
 
 
-def age(of: ArchiveStore, to: float) -> None:
-    for path in root(of).rglob("*"):
+def age(store: ArchiveStore, to: float) -> None:
+    for path in root(store).rglob("*"):
         if path.is_file():
             os.utime(path, (to, to))
 
 
-def jobs(of: ArchiveStore) -> list[str]:
-    return [one.manifest.job for one in list_archives(of) if one.manifest]
+def jobs(store: ArchiveStore) -> list[str]:
+    return [archive.manifest.job for archive in list_archives(store) if archive.manifest]
 
 
 def test_all_archives_the_newest_last(team: ArchiveStore) -> None:
     assert jobs(team) == ["job0", "job1", "job2"]
-    assert all(verify_archive(team, one) == "" for one in list_archives(team))
+    assert all(verify_archive(team, archive) == "" for archive in list_archives(team))
     assert len(chunk_sizes(team)) == 3 and all(size > 10_000 for size in chunk_sizes(team).values())
 
 
@@ -61,16 +61,16 @@ def test_one_that_is_not_whole_is_named(team: ArchiveStore) -> None:
     path = root(team) / "chunks" / first.manifest.chunks[0].name[:2]
     (path / first.manifest.chunks[0].name).unlink()
     (root(team) / second.name).write_bytes(b"rubbish")
-    told = [verify_archive(team, one) for one in list_archives(team)]
-    assert [why.code for why in told] == ["chunk-missing", "not-an-archive", ""]
-    assert first.manifest.chunks[0].name[:12] in told[0]
+    reasons = [verify_archive(team, archive) for archive in list_archives(team)]
+    assert [why.code for why in reasons] == ["chunk-missing", "not-an-archive", ""]
+    assert first.manifest.chunks[0].name[:12] in reasons[0]
 
 
 def test_nothing_goes_that_is_needed(team: ArchiveStore) -> None:
     assert collect_garbage(team, now=NOW) == CleanupResult(
         archives=0, chunks=0, bytes=0, unreadable=0
     )
-    assert all(verify_archive(team, one) == "" for one in list_archives(team))
+    assert all(verify_archive(team, archive) == "" for archive in list_archives(team))
 
 
 def test_by_age(team: ArchiveStore) -> None:
@@ -80,7 +80,7 @@ def test_by_age(team: ArchiveStore) -> None:
     assert collect_garbage(team, max_age_s=1.5 * DAY, now=NOW) == dry
     assert jobs(team) == ["job2"]
     assert len(chunk_sizes(team)) == 1
-    assert all(verify_archive(team, one) == "" for one in list_archives(team))
+    assert all(verify_archive(team, archive) == "" for archive in list_archives(team))
 
 
 def test_by_size_the_oldest_first(team: ArchiveStore) -> None:
@@ -97,7 +97,7 @@ def test_shared_chunks_count_once_and_stay(team: ArchiveStore, tmp_path: Path) -
     assert len(chunk_sizes(team)) == 3
     collect_garbage(team, max_size=15_000, now=NOW)
     assert jobs(team) == ["job2", "same"]
-    assert all(verify_archive(team, one) == "" for one in list_archives(team))
+    assert all(verify_archive(team, archive) == "" for archive in list_archives(team))
 
 
 def test_what_is_young_may_belong_to_an_archive_that_is_being_made(team: ArchiveStore) -> None:
@@ -153,4 +153,4 @@ def test_an_archive_that_is_saved_meanwhile_keeps_its_chunks(
 
 def test_an_odd_name_cannot_reach_the_terminal(team: ArchiveStore) -> None:
     team.place.write("archives/key/job/\x1b[2Jx", b"rubbish")
-    assert {one.id for one in list_archives(team) if not one.manifest} == {"?[2Jx"}
+    assert {archive.id for archive in list_archives(team) if not archive.manifest} == {"?[2Jx"}

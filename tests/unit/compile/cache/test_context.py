@@ -79,9 +79,9 @@ def test_a_store_that_fails_costs_no_job(
     def fails(*args: Any, **more: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    one = SharedCache(url, job="train", key=key)
-    monkeypatch.setattr(one.store.place, call, fails)
-    with one:
+    cache = SharedCache(url, job="train", key=key)
+    monkeypatch.setattr(cache.store.place, call, fails)
+    with cache:
         fill(job, {"new.py": b"1"})
     assert codes(capsys.readouterr().err) == expected
 
@@ -89,9 +89,9 @@ def test_a_store_that_fails_costs_no_job(
 def test_a_key_that_only_verifies(
     tmp_path: Path, job: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = SharedCache(f"memory://{tmp_path.name}", job="train", key=key)
-    one.store.key.signs = False  # type: ignore[union-attr]
-    with one:
+    cache = SharedCache(f"memory://{tmp_path.name}", job="train", key=key)
+    cache.store.key.signs = False  # type: ignore[union-attr]
+    with cache:
         fill(job, FILES)
     assert codes(capsys.readouterr().err) == ["compile-cache-key-verify-only"]
-    assert list(one.store.place.entries("archives")) == []
+    assert list(cache.store.place.entries("archives")) == []

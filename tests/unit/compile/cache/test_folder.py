@@ -29,7 +29,7 @@ def reads(tmp_path: Path) -> None:
 
 
 def test_what_is_worth_keeping(tmp_path: Path) -> None:
-    kept = {"ab/x.py": b"1", "fxgraph/k/k/v": b"2", "triton/a/b.cubin": b"3", "x.so": library()}
+    files = {"ab/x.py": b"1", "fxgraph/k/k/v": b"2", "triton/a/b.cubin": b"3", "x.so": library()}
     passed = {
         "locks/a.lock": b"",
         "ab/y.lock": b"",
@@ -42,41 +42,43 @@ def test_what_is_worth_keeping(tmp_path: Path) -> None:
         ".hidden/x": b"",
         "odd\nname": b"",
     }
-    of = sample_archives.tree(tmp_path / "c", kept | passed)
+    folder = sample_archives.tree(tmp_path / "c", files | passed)
     (tmp_path / "c/link.py").symlink_to("/etc/passwd")
     (tmp_path / "c/out").symlink_to("/etc")
     os.mkfifo(tmp_path / "c/pipe")
-    assert of.files() == sorted(kept)
+    assert folder.files() == sorted(files)
 
 
 def test_restored_as_it_was(tmp_path: Path) -> None:
     files = {"ab/x.so": library(), "ab/x.py": b"print()", "empty": b"", "ü/ö": b"x"}
-    one, stream = archive(files)
-    of = CacheFolder(tmp_path / "c")
-    assert of.restore(one, stream) == 4
-    assert content(of.root) == files
-    assert os.access(of.root / "ab/x.so", os.X_OK) and not os.access(of.root / "empty", os.X_OK)
-    assert not any(of.changed(name) for name in files)
-    assert (of.root.stat().st_mode & 0o777) == 0o700
+    listing, stream = archive(files)
+    folder = CacheFolder(tmp_path / "c")
+    assert folder.restore(listing, stream) == 4
+    assert content(folder.root) == files
+    assert os.access(folder.root / "ab/x.so", os.X_OK) and not os.access(
+        folder.root / "empty", os.X_OK
+    )
+    assert not any(folder.changed(name) for name in files)
+    assert (folder.root.stat().st_mode & 0o777) == 0o700
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 def test_chunks_need_not_end_where_files_do(tmp_path: Path, size: int) -> None:
     files = {f"d/{n}": bytes([n]) * n for n in range(10)}
-    one, (whole,) = archive(files)
-    of = CacheFolder(tmp_path / "c")
-    of.restore(one, (whole[at : at + size] for at in range(0, len(whole), size)))
-    assert content(of.root) == files
+    listing, (whole,) = archive(files)
+    folder = CacheFolder(tmp_path / "c")
+    folder.restore(listing, (whole[at : at + size] for at in range(0, len(whole), size)))
+    assert content(folder.root) == files
 
 
 def test_what_is_there_stays_and_counts_as_the_archives(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c", owned=False)
-    fill(of.root, {"a": b"mine"})
-    os.utime(of.root / "a", (1e9, 1e9))
-    one, stream = archive({"a": b"his", "b": b"new"})
-    assert of.restore(one, stream) == 1
-    assert content(of.root) == {"a": b"mine", "b": b"new"}
-    assert of.files() == ["a", "b"]
+    folder = CacheFolder(tmp_path / "c", owned=False)
+    fill(folder.root, {"a": b"mine"})
+    os.utime(folder.root / "a", (1e9, 1e9))
+    listing, stream = archive({"a": b"his", "b": b"new"})
+    assert folder.restore(listing, stream) == 1
+    assert content(folder.root) == {"a": b"mine", "b": b"new"}
+    assert folder.files() == ["a", "b"]
 
 
 def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
@@ -84,13 +86,13 @@ def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
     first = CacheFolder(tmp_path / "föö")
     group = {name: str(first.root / "triton/key" / name) for name in ("k.json", "k.cubin")}
     fill(first.root, {f"triton/key/{name}": b"x" for name in group})
-    told = json.dumps({"child_paths": group}).encode()
-    fill(first.root, {"triton/key/__grp__k.json": told})
-    taken = [found for name in first.files() if (found := first.read(name, TODAY))]
-    assert not any(str(tmp_path).encode() in body for _, body in taken)
-    assert all(file.size == len(body) for file, body in taken)
+    group_text = json.dumps({"child_paths": group}).encode()
+    fill(first.root, {"triton/key/__grp__k.json": group_text})
+    items = [item for name in first.files() if (item := first.read(name, TODAY))]
+    assert not any(str(tmp_path).encode() in body for _, body in items)
+    assert all(file.size == len(body) for file, body in items)
     second = CacheFolder(tmp_path / "bar")
-    second.restore(manifest(files=tuple(file for file, _ in taken)), [body for _, body in taken])
+    second.restore(manifest(files=tuple(file for file, _ in items)), [body for _, body in items])
     paths = json.loads((second.root / "triton/key/__grp__k.json").read_text())["child_paths"]
     assert paths == {name: str(second.root / "triton/key" / name) for name in group}
     assert all(map(os.path.exists, paths.values()))
@@ -115,107 +117,107 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         yield body[:4]
         raise OSError("the store is gone")
 
-    of = sample_archives.tree(tmp_path / "c", {"b": b"mine"})
-    one, (whole,) = archive({"a": b"1", "b": b"2", "c": b"3", "d": b"4", "e": b"5"})
+    folder = sample_archives.tree(tmp_path / "c", {"b": b"mine"})
+    listing, (whole,) = archive({"a": b"1", "b": b"2", "c": b"3", "d": b"4", "e": b"5"})
     with pytest.raises(OSError):
-        of.restore(one, breaks(whole))  # type: ignore[arg-type]
-    assert content(of.root) == {"b": b"mine"}
-    assert of.restored == {}
+        folder.restore(listing, breaks(whole))  # type: ignore[arg-type]
+    assert content(folder.root) == {"b": b"mine"}
+    assert folder.restored == {}
 
 
 def test_a_package_of_another_job_may_be_left_out(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c")
-    one, stream = archive({"dynamo/x/entry": b"1", "ab/y": b"2"})
-    assert of.restore(one, stream, lambda path: not path.startswith("dynamo/")) == 1
-    assert content(of.root) == {"ab/y": b"2"}
-    assert set(of.restored) == {"ab/y"}
+    folder = CacheFolder(tmp_path / "c")
+    listing, stream = archive({"dynamo/x/entry": b"1", "ab/y": b"2"})
+    assert folder.restore(listing, stream, lambda path: not path.startswith("dynamo/")) == 1
+    assert content(folder.root) == {"ab/y": b"2"}
+    assert set(folder.restored) == {"ab/y"}
 
 
 @pytest.mark.usefixtures("reads")
 def test_what_was_restored_and_not_read_is_unused(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c")
-    of.restore(*archive({"read": b"1", "unread": b"2", "mapped.so": library(5000)}))
-    (of.root / "read").read_bytes()
-    with open(of.root / "mapped.so", "rb") as file:
+    folder = CacheFolder(tmp_path / "c")
+    folder.restore(*archive({"read": b"1", "unread": b"2", "mapped.so": library(5000)}))
+    (folder.root / "read").read_bytes()
+    with open(folder.root / "mapped.so", "rb") as file:
         mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ).close()  # as a library is loaded
-    fill(of.root, {"new": b"3"})
-    assert {name: of.used(name) for name in of.files()} == {
+    fill(folder.root, {"new": b"3"})
+    assert {name: folder.used(name) for name in folder.files()} == {
         "read": True,
         "unread": False,
         "mapped.so": True,
         "new": True,
     }
-    days = {name: file.used for name in of.files() if (file := of.describe(name, TODAY))}
+    days = {name: file.used for name in folder.files() if (file := folder.describe(name, TODAY))}
     assert days == {"read": TODAY, "unread": TODAY - 5, "mapped.so": TODAY, "new": TODAY}
 
 
 @pytest.mark.usefixtures("reads")
 def test_our_own_reading_is_no_use(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c")
-    of.restore(*archive({"a": b"1"}))
-    assert of.read("a", TODAY) == (File("a", 1, False, TODAY - 5), b"1")
-    assert not of.used("a")
+    folder = CacheFolder(tmp_path / "c")
+    folder.restore(*archive({"a": b"1"}))
+    assert folder.read("a", TODAY) == (File("a", 1, False, TODAY - 5), b"1")
+    assert not folder.used("a")
 
 
 def test_where_reads_are_not_told_all_is_used(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c")
-    of.tracks_atime = False
-    of.restore(*archive({"a": b"1"}))
-    assert of.used("a")
-    described = of.describe("a", TODAY)
+    folder = CacheFolder(tmp_path / "c")
+    folder.tracks_atime = False
+    folder.restore(*archive({"a": b"1"}))
+    assert folder.used("a")
+    described = folder.describe("a", TODAY)
     assert described is not None and described.used == TODAY
 
 
 def test_in_a_folder_of_the_user_what_is_older_is_not_ours(tmp_path: Path) -> None:
     fill(tmp_path / "c", {"old": b"1"})
     os.utime(tmp_path / "c/old", (time.time() - 10, time.time() - 10))
-    of = CacheFolder(tmp_path / "c", owned=False)
-    fill(of.root, {"new": b"2"})
-    assert of.files() == ["new"]
+    folder = CacheFolder(tmp_path / "c", owned=False)
+    fill(folder.root, {"new": b"2"})
+    assert folder.files() == ["new"]
 
 
 def test_what_was_changed_since(tmp_path: Path) -> None:
-    of = CacheFolder(tmp_path / "c")
-    of.restore(*archive({"same": b"1", "profile.pkl": b"2"}))
-    fill(of.root, {"profile.pkl": b"3", "new": b"4"})
-    assert [name for name in of.files() if of.changed(name)] == ["new", "profile.pkl"]
-    for name in of.files():
-        of.read(name, TODAY)
-    assert not any(map(of.changed, of.files()))
+    folder = CacheFolder(tmp_path / "c")
+    folder.restore(*archive({"same": b"1", "profile.pkl": b"2"}))
+    fill(folder.root, {"profile.pkl": b"3", "new": b"4"})
+    assert [name for name in folder.files() if folder.changed(name)] == ["new", "profile.pkl"]
+    for name in folder.files():
+        folder.read(name, TODAY)
+    assert not any(map(folder.changed, folder.files()))
 
 
 def test_what_goes_away_meanwhile_is_left_out(tmp_path: Path) -> None:
-    of = sample_archives.tree(tmp_path / "c", {"a": b"1"})
-    (of.root / "a").unlink()
-    assert of.read("a", TODAY) is None and of.describe("a", TODAY) is None
-    assert not of.used("a") and not of.changed("a")
+    folder = sample_archives.tree(tmp_path / "c", {"a": b"1"})
+    (folder.root / "a").unlink()
+    assert folder.read("a", TODAY) is None and folder.describe("a", TODAY) is None
+    assert not folder.used("a") and not folder.changed("a")
 
 
 def test_a_link_that_takes_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    of = sample_archives.tree(tmp_path / "c")
-    (of.root / "a").symlink_to(tmp_path / "secret")
-    assert of.read("a", TODAY) is None
+    folder = sample_archives.tree(tmp_path / "c")
+    (folder.root / "a").symlink_to(tmp_path / "secret")
+    assert folder.read("a", TODAY) is None
 
 
 def test_a_library_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """torch takes whatever has the right name for the finished library, and fails."""
     whole = library(5000)
-    of = sample_archives.tree(tmp_path / "c", {"whole.so": whole})
-    assert of.read("whole.so", TODAY) is not None
+    folder = sample_archives.tree(tmp_path / "c", {"whole.so": whole})
+    assert folder.read("whole.so", TODAY) is not None
     for end in (0, 10, 64, 4000, 4999):
-        fill(of.root, {"half.so": whole[:end]})
-        assert of.read("half.so", TODAY) is None
-    fill(of.root, {"half.so": bytes(5000)})  # linkers write the beginning last
-    assert of.read("half.so", TODAY) is None
+        fill(folder.root, {"half.so": whole[:end]})
+        assert folder.read("half.so", TODAY) is None
+    fill(folder.root, {"half.so": bytes(5000)})  # linkers write the beginning last
+    assert folder.read("half.so", TODAY) is None
 
 
 def test_libraries_that_a_killed_build_has_left_are_taken_away(tmp_path: Path) -> None:
-    of = sample_archives.tree(
+    folder = sample_archives.tree(
         tmp_path / "c", {"whole.so": library(), "half.so": b"", "text.py": b""}
     )
-    of.remove_truncated()
-    assert of.files() == ["text.py", "whole.so"]
+    folder.remove_truncated()
+    assert folder.files() == ["text.py", "whole.so"]
 
 
 def test_a_real_library_is_whole_and_no_part_of_it(tmp_path: Path) -> None:

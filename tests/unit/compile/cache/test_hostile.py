@@ -32,8 +32,8 @@ class Attacked:
         save(self.store, tree(folder / "a", FILES))
         (self.manifest,) = (folder / "store").glob("archives/*/*/*")
         self.plain = self._plain()
-        self.files = [one for one in (folder / "store").rglob("*") if one.is_file()]
-        self.whole = {one: one.read_bytes() for one in self.files}
+        self.files = [archive for archive in (folder / "store").rglob("*") if archive.is_file()]
+        self.whole = {archive: archive.read_bytes() for archive in self.files}
         self.count = 0
 
     def _plain(self) -> Any:
@@ -44,15 +44,15 @@ class Attacked:
         """All that is done with a store; whatever it holds."""
         self.count += 1
         into = CacheFolder(self.folder / str(self.count))
-        found, files = self.store.restore(self.store.find(wanted()), into)
+        lookup, files = self.store.restore(self.store.find(wanted()), into)
         assert len(content(into.root)) == files
-        assert all(isinstance(why, Reason) and why.code for why in found.refusals)
+        assert all(isinstance(why, Reason) and why.code for why in lookup.refusals)
         for shelved in cleanup.list_archives(self.store):
             assert shelved.manifest is not None or shelved.reason.code
             cleanup.verify_archive(self.store, shelved)
             assert shelved.id.isprintable()
         cleanup.collect_garbage(self.store, max_size=0, max_age_s=0, dry_run=True)
-        return found
+        return lookup
 
     def heal(self) -> None:
         for path, whole in self.whole.items():
@@ -136,9 +136,9 @@ def test_guards_of_an_archive_that_is_not_trusted_are_not_evaluated(
             path.chmod(0o777 if path.is_dir() else 0o666)
     store = ArchiveStore(url, None if way in ("written by others", "no key") else mine)
     into = CacheFolder(tmp_path / "b")
-    found, count = store.restore(store.find(wanted()), into)
-    assert (found.level, count, content(into.root)) == ("miss", 0, {})
-    assert found.refusals and all(why.code for why in found.refusals)
+    lookup, count = store.restore(store.find(wanted()), into)
+    assert (lookup.level, count, content(into.root)) == ("miss", 0, {})
+    assert lookup.refusals and all(why.code for why in lookup.refusals)
     assert precompile_guards.mismatch_reason(str(into.root / "dynamo/k"), check)
     assert not ran.exists()
     assert precompile_guards.mismatch_reason(str(tmp_path / "a/dynamo/k"), check)

@@ -64,10 +64,10 @@ def test_words_for_whatever_a_store_says(junk: Any) -> None:
 def test_the_code_of_a_job_is_in_its_scripts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("one")
-    one = code_digest(["torchrun", "--nproc", "8", str(script), "--lr", "0.1"])
-    assert one == code_digest(["python", str(script), "--lr", "0.2"])
+    first = code_digest(["torchrun", "--nproc", "8", str(script), "--lr", "0.1"])
+    assert first == code_digest(["python", str(script), "--lr", "0.2"])
     script.write_text("two")
-    assert code_digest(["python", str(script)]) != one
+    assert code_digest(["python", str(script)]) != first
     assert (
         code_digest(["python", str(tmp_path / "not there.py")])
         == code_digest(["python", "\0.py"])
@@ -91,15 +91,15 @@ def test_the_code_of_a_job_without_a_script_of_its_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fill(tmp_path, {"pkg/train.py": b"one", "pkg/__main__.py": b"one", "job.sh": b"one"})
-    one = code_digest(command)
-    assert one and one == code_digest([*command, "--more"])
+    first = code_digest(command)
+    assert first and first == code_digest([*command, "--more"])
     (tmp_path / file).write_text("two")
-    assert code_digest(command) not in ("", one)
+    assert code_digest(command) not in ("", first)
 
 
 def test_the_code_of_a_job_that_is_text() -> None:
-    one = code_digest(["python", "-u", "-c", "train(1)"])
-    assert one and one != code_digest(["python", "-u", "-c", "train(2)"])
+    first = code_digest(["python", "-u", "-c", "train(1)"])
+    assert first and first != code_digest(["python", "-u", "-c", "train(2)"])
     assert code_digest(["srun", "-c", "8", "train"]) == ""
 
 
@@ -107,9 +107,9 @@ def test_the_configuration_is_in_its_words_and_files(tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
     file.write_text("layers: 2")
     words = ["python", "train.py", f"--config={file}"]
-    one = config_digest(words)
-    assert one == config_digest(words) != config_digest([*words, "--wide"])
+    first = config_digest(words)
+    assert first == config_digest(words) != config_digest([*words, "--wide"])
     file.write_text("layers: 3")
-    assert config_digest(words) != one
+    assert config_digest(words) != first
     assert config_digest(["python", "t.py", "\udcff"])  # bytes that are no text
     assert config_digest([*words, "--token=a"]) == config_digest([*words, "--token=b"])

@@ -43,14 +43,14 @@ def test_round_trip(paths: set[str], sizes: list[int], job: str, cold_s: float) 
     assert not names & paths
     files = tuple(File(path, sizes[i], i % 2 == 0, i) for i, path in enumerate(sorted(paths)))
     total = sum(file.size for file in files)
-    one = sample_archives.manifest(
+    original = sample_archives.manifest(
         files=files,
         chunks=(Chunk("ab" * 32, total),) if total else (),
         job=job,
         cold_s=cold_s,
         supersedes=("18c-00",),
     )
-    assert decode_manifest(encode_manifest(one)) == one
+    assert decode_manifest(encode_manifest(original)) == original
 
 
 @pytest.mark.parametrize(

@@ -36,36 +36,36 @@ FILES = {"ab/x.so": library(), "ab/x.py": b"print()"}
 KEY = host_facts.compile_key(FACTS)
 
 
-class Desk:
-    """The launcher's and the job's side of a courier."""
+class Bench:
+    """The launcher's and the job's side of a CompileCacheSync."""
 
     def __init__(self, store: ArchiveStore, env: dict[str, str], **more: Any) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.events: list[dict[str, Any]] = []
-        self.courier = CompileCacheSync(store, "train", "1", self.said.append, env=env, **more)
-        self.courier.begin(self.events.append)
+        self.sync = CompileCacheSync(store, "train", "1", self.lines.append, env=env, **more)
+        self.sync.begin(self.events.append)
 
     @property
     def text(self) -> str:
-        return "\n".join(self.said)
+        return "\n".join(self.lines)
 
     @property
     def cache(self) -> Path:
-        return Path(self.courier.env["TORCHINDUCTOR_CACHE_DIR"])
+        return Path(self.sync.env["TORCHINDUCTOR_CACHE_DIR"])
 
-    def put(self, name: str, told: dict[str, Any]) -> None:
-        path = self.courier.folder / "talk" / name
-        path.with_suffix(".tmp").write_text(json.dumps(told))
+    def put(self, name: str, answer: dict[str, Any]) -> None:
+        path = self.sync.folder / "talk" / name
+        path.with_suffix(".tmp").write_text(json.dumps(answer))
         path.with_suffix(".tmp").rename(path)
 
     def ask(self, facts: dict[str, Any] = FACTS) -> dict[str, Any]:
         """As the probe does when torch has loaded; the answer."""
         key = host_facts.compile_key(facts)
         self.put(f"want-{key}.json", facts)
-        ready = self.courier.folder / "talk" / f"ready-{key}.json"
+        ready = self.sync.folder / "talk" / f"ready-{key}.json"
         wait_until(ready.exists)
-        told: dict[str, Any] = json.loads(ready.read_text())
-        return told
+        answer: dict[str, Any] = json.loads(ready.read_text())
+        return answer
 
     def compiled(self, files: dict[str, bytes], seconds: float = 5.0, key: str = KEY) -> None:
         """As when a compile is over."""
@@ -73,8 +73,8 @@ class Desk:
         self.put("made-1.json", {"rank": 0, "seconds": seconds, "key": key})
 
     def close(self) -> None:
-        self.courier.close()
-        self.courier.end()
+        self.sync.close()
+        self.sync.end()
 
 
 @pytest.fixture
@@ -82,79 +82,79 @@ def team(tmp_path: Path) -> ArchiveStore:
     return ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
 
 
-Open = Callable[..., Desk]
+Open = Callable[..., Bench]
 
 
 @pytest.fixture
-def open_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def open_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    made: list[Desk] = []
+    benches: list[Bench] = []
 
-    def make(store: ArchiveStore, env: dict[str, str] | None = None, **more: Any) -> Desk:
-        made.append(Desk(store, env or {}, **more))
-        return made[-1]
+    def make(store: ArchiveStore, env: dict[str, str] | None = None, **more: Any) -> Bench:
+        benches.append(Bench(store, env or {}, **more))
+        return benches[-1]
 
     yield make
-    for desk in made:
-        desk.courier.close()
+    for bench in benches:
+        bench.sync.close()
 
 
 def test_there_and_back(
-    team: ArchiveStore, open_desk: Open, tmp_path: Path, golden: Golden
+    team: ArchiveStore, open_bench: Open, tmp_path: Path, golden: Golden
 ) -> None:
-    first = open_desk(team)
-    told = first.ask()
-    assert told["level"] == "miss"
+    first = open_bench(team)
+    answer = first.ask()
+    assert answer["level"] == "miss"
     first.compiled(FILES)
     first.close()
     assert codes(first.text) == [""]  # no problem, only what was found
     assert [event["what"] for event in first.events] == ["load", "save"]
     assert first.events[1]["files"] == 2 and first.events[1]["cold_s"] == 5.0
-    second = open_desk(team)
-    told = second.ask()
-    assert (told["level"], told["files"], told["cold_s"]) == ("exact", 2, 5.0)
+    second = open_bench(team)
+    answer = second.ask()
+    assert (answer["level"], answer["files"], answer["cold_s"]) == ("exact", 2, 5.0)
     assert content(second.cache) == FILES
     second.close()
     assert codes(second.text) == [""]
     assert [event["what"] for event in second.events] == ["load"]
     assert list((tmp_path / "tmp").iterdir()) == []
-    text = "\n".join([*first.said, *second.said, ""])
+    text = "\n".join([*first.lines, *second.lines, ""])
     golden("sync.txt", re.sub(r"in \d+\.\d+ s", "in TIME", text))
 
 
 def test_saved_once_it_is_quiet_and_again_at_the_end(
-    team: ArchiveStore, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
-    desk = open_desk(team)
-    desk.ask()
-    desk.compiled(FILES)
-    wait_until(lambda: len(desk.events) == 2)
-    desk.compiled({"ab/y.py": b"more"}, seconds=7.0)
-    wait_until(lambda: len(desk.events) == 3)
-    assert desk.events[2]["files"] == 3
-    assert desk.events[2]["cold_s"] == 7.0  # still the same cold start
-    fill(desk.cache, {"triton/k.best_config": b"{}"})  # found while the job ran: nobody tells
-    desk.close()
-    assert desk.events[-1]["files"] == 4
+    bench = open_bench(team)
+    bench.ask()
+    bench.compiled(FILES)
+    wait_until(lambda: len(bench.events) == 2)
+    bench.compiled({"ab/y.py": b"more"}, seconds=7.0)
+    wait_until(lambda: len(bench.events) == 3)
+    assert bench.events[2]["files"] == 3
+    assert bench.events[2]["cold_s"] == 7.0  # still the same cold start
+    fill(bench.cache, {"triton/k.best_config": b"{}"})  # found while the job ran: nobody tells
+    bench.close()
+    assert bench.events[-1]["files"] == 4
     assert len(team.find(wanted()).manifests) == 1
 
 
-def test_who_compiles_nothing_saves_nothing(team: ArchiveStore, open_desk: Open) -> None:
+def test_who_compiles_nothing_saves_nothing(team: ArchiveStore, open_bench: Open) -> None:
     """torchrun's agent has torch too, and may have another environment."""
-    desk = open_desk(team)
+    bench = open_bench(team)
     agent = FACTS | {"env": {"TORCHINDUCTOR_X": "1"}}
-    desk.ask(agent)
-    desk.ask()
-    desk.compiled(FILES)
-    desk.close()
+    bench.ask(agent)
+    bench.ask()
+    bench.compiled(FILES)
+    bench.close()
     assert team.find(wanted()).level == "exact"
     assert team.find(CacheKey(facts=agent, job="train")).level == "miss"
 
 
-def test_what_the_job_is_given(team: ArchiveStore, open_desk: Open, tmp_path: Path) -> None:
-    plain = open_desk(team).courier.env
+def test_what_the_job_is_given(team: ArchiveStore, open_bench: Open, tmp_path: Path) -> None:
+    plain = open_bench(team).sync.env
     folder = plain["HEADWAY_COMPILE"]
     assert plain == {
         "HEADWAY_COMPILE": folder,
@@ -168,37 +168,37 @@ def test_what_the_job_is_given(team: ArchiveStore, open_desk: Open, tmp_path: Pa
         "TRITON_CACHE_DIR": str(tmp_path / "triton"),
         "TORCH_COMPILE_JOB_ID": "night",
     }
-    assert open_desk(team, own).courier.env.items() >= own.items()
+    assert open_bench(team, own).sync.env.items() >= own.items()
     alias = {"TORCH_COMPILE_STICKY_PGO_KEY": "night"}
-    assert open_desk(team, alias).courier.env["TORCH_COMPILE_JOB_ID"] == "night"
+    assert open_bench(team, alias).sync.env["TORCH_COMPILE_JOB_ID"] == "night"
 
 
-def test_a_folder_of_the_user_stays(team: ArchiveStore, open_desk: Open, tmp_path: Path) -> None:
+def test_a_folder_of_the_user_stays(team: ArchiveStore, open_bench: Open, tmp_path: Path) -> None:
     fill(tmp_path / "mine", {"old": b"another job's"})
     os.utime(tmp_path / "mine/old", (1e9, 1e9))
-    desk = open_desk(team, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "mine")})
-    desk.ask()
-    desk.compiled(FILES)
-    desk.close()
+    bench = open_bench(team, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "mine")})
+    bench.ask()
+    bench.compiled(FILES)
+    bench.close()
     assert content(tmp_path / "mine") == {**FILES, "old": b"another job's"}
-    (one,) = team.find(wanted()).manifests
-    assert {file.path for file in one.files} == set(FILES)
+    (archive,) = team.find(wanted()).manifests
+    assert {file.path for file in archive.files} == set(FILES)
 
 
 def test_a_folder_of_the_user_that_is_none(
-    team: ArchiveStore, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_bench: Open, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
-        open_desk(team, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file")})
+        open_bench(team, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file")})
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_who_asks_late_is_answered_too(
-    team: ArchiveStore, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STARTING_S", 0.0)
-    assert open_desk(team).ask()["level"] == "miss"
+    assert open_bench(team).ask()["level"] == "miss"
 
 
 @pytest.mark.parametrize("operation", ["entries", "read", "write", "delete"])
@@ -207,7 +207,7 @@ def test_who_asks_late_is_answered_too(
 )
 def test_a_store_that_fails_costs_the_job_nothing(
     team: ArchiveStore,
-    open_desk: Open,
+    open_bench: Open,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     operation: str,
@@ -219,79 +219,79 @@ def test_a_store_that_fails_costs_the_job_nothing(
         raise error
 
     monkeypatch.setattr(team.place, operation, fail)
-    desk = open_desk(team)
-    level = desk.ask()["level"]
+    bench = open_bench(team)
+    level = bench.ask()["level"]
     assert level == ("miss" if operation in ("entries", "read") else "exact")
-    desk.compiled({"ab/y.py": b"more"})
-    desk.close()
+    bench.compiled({"ab/y.py": b"more"})
+    bench.close()
     code = "archive-not-fetched" if level == "miss" else "compile-cache-save-failed"
-    (line,) = [line for line in desk.said if codes(line) == [code]]
+    (line,) = [line for line in bench.lines if codes(line) == [code]]
     assert ("Permission denied" if isinstance(error, OSError) else type(error).__name__) in line
-    assert all("\n" not in line for line in desk.said)
+    assert all("\n" not in line for line in bench.lines)
 
 
 def test_a_tampered_archive_is_told_once_and_replaced(
-    team: ArchiveStore, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_bench: Open, tmp_path: Path
 ) -> None:
     save(team, tree(tmp_path / "a", FILES))
     for path in (tmp_path / "store/chunks").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-1])
-    desk = open_desk(team)
-    assert desk.ask()["level"] == "miss"
-    assert content(desk.cache) == {}
-    desk.compiled(FILES)
-    desk.close()
-    assert codes(desk.text) == ["compression-damaged"]
-    assert desk.events[0]["why"].endswith("[compression-damaged]")
-    again = open_desk(team)
+    bench = open_bench(team)
+    assert bench.ask()["level"] == "miss"
+    assert content(bench.cache) == {}
+    bench.compiled(FILES)
+    bench.close()
+    assert codes(bench.text) == ["compression-damaged"]
+    assert bench.events[0]["why"].endswith("[compression-damaged]")
+    again = open_bench(team)
     assert again.ask()["level"] == "exact" and content(again.cache) == FILES
 
 
-def test_what_a_store_says_cannot_reach_the_terminal(team: ArchiveStore, open_desk: Open) -> None:
-    told = FACTS | {"torch": "\x1b[2J\nheadway: all is well"}
-    team.place.write("machines/x.json", json.dumps(told).encode())
-    desk = open_desk(team)
-    desk.ask()
-    desk.close()
-    assert desk.said and all(line.isprintable() for line in desk.said)
+def test_what_a_store_says_cannot_reach_the_terminal(team: ArchiveStore, open_bench: Open) -> None:
+    facts = FACTS | {"torch": "\x1b[2J\nheadway: all is well"}
+    team.place.write("machines/x.json", json.dumps(facts).encode())
+    bench = open_bench(team)
+    bench.ask()
+    bench.close()
+    assert bench.lines and all(line.isprintable() for line in bench.lines)
 
 
 def test_a_key_that_only_verifies_saves_nothing(
-    team: ArchiveStore, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_bench: Open, tmp_path: Path
 ) -> None:
     from tests.unit.storage.test_signing import pair
 
     private, public = map(signing.read_key, pair(tmp_path))
     url = str(tmp_path / "pair")
     save(ArchiveStore(url, private), tree(tmp_path / "a", FILES))
-    desk = open_desk(ArchiveStore(url, public))
-    assert desk.ask()["level"] == "exact"
-    desk.compiled({"new": b"new"})
-    desk.close()
-    assert codes(desk.text)[1:] == ["compile-cache-key-verify-only"]
+    bench = open_bench(ArchiveStore(url, public))
+    assert bench.ask()["level"] == "exact"
+    bench.compiled({"new": b"new"})
+    bench.close()
+    assert codes(bench.text)[1:] == ["compile-cache-key-verify-only"]
     assert len(ArchiveStore(url, public).find(wanted()).manifests[0].files) == 2
 
 
 def test_an_answer_that_cannot_be_read_frees_those_who_wait(
-    team: ArchiveStore, open_desk: Open
+    team: ArchiveStore, open_bench: Open
 ) -> None:
-    desk = open_desk(team)
-    (desk.courier.folder / "talk/want-x.json").write_text("{")
-    wait_until(lambda: not locked(desk.courier.folder))
-    assert codes(desk.text) == ["compile-cache-stopped"]
+    bench = open_bench(team)
+    (bench.sync.folder / "talk/want-x.json").write_text("{")
+    wait_until(lambda: not locked(bench.sync.folder))
+    assert codes(bench.text) == ["compile-cache-stopped"]
 
 
 def test_a_folder_that_is_taken_away_costs_the_job_nothing(
-    team: ArchiveStore, open_desk: Open
+    team: ArchiveStore, open_bench: Open
 ) -> None:
-    desk = open_desk(team)
-    desk.ask()
-    (desk.courier.folder / "talk").rename(desk.courier.folder / "gone")
-    wait_until(lambda: len(desk.said) == 2)
-    desk.close()
-    assert codes(desk.text) == ["", "compile-cache-stopped"]
-    assert os.strerror(errno.ENOENT) in desk.said[1]
+    bench = open_bench(team)
+    bench.ask()
+    (bench.sync.folder / "talk").rename(bench.sync.folder / "gone")
+    wait_until(lambda: len(bench.lines) == 2)
+    bench.close()
+    assert codes(bench.text) == ["", "compile-cache-stopped"]
+    assert os.strerror(errno.ENOENT) in bench.lines[1]
 
 
 def locked(folder: Path) -> bool:
@@ -316,114 +316,116 @@ class Stall:
 
 @pytest.fixture
 def stall(team: ArchiveStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
-    made = Stall()
+    gate = Stall()
     write = team.place.write
 
     def slow(name: str, body: bytes) -> None:
-        made.begun.set()
-        made.go.wait(30)
+        gate.begun.set()
+        gate.go.wait(30)
         write(name, body)
 
     monkeypatch.setattr(team.place, "write", slow)
-    yield made
-    made.go.set()
+    yield gate
+    gate.go.set()
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("stopping", [True, False])
 def test_the_end_is_not_held_up_for_long(
     team: ArchiveStore,
-    open_desk: Open,
+    open_bench: Open,
     stall: Stall,
     monkeypatch: pytest.MonkeyPatch,
-    told: bool,
+    stopping: bool,
 ) -> None:
-    monkeypatch.setattr(module, "HURRY_S" if told else "CLOSING_S", 0.2)
-    desk = open_desk(team)
-    desk.ask()
-    desk.compiled(FILES)
-    desk.courier.close(lambda: told)
-    desk.courier.end()
-    assert codes(desk.text)[-1] == "compile-cache-save-late"
-    assert content(desk.cache) == FILES  # it is in use: not half of it is saved later
+    monkeypatch.setattr(module, "HURRY_S" if stopping else "CLOSING_S", 0.2)
+    bench = open_bench(team)
+    bench.ask()
+    bench.compiled(FILES)
+    bench.sync.close(lambda: stopping)
+    bench.sync.end()
+    assert codes(bench.text)[-1] == "compile-cache-save-late"
+    assert content(bench.cache) == FILES  # it is in use: not half of it is saved later
     stall.go.set()
     wait_until(lambda: team.find(wanted()).level == "exact")
-    assert len(desk.events) == 1  # nothing is written into a journal that is closed
+    assert len(bench.events) == 1  # nothing is written into a journal that is closed
 
 
 def test_one_attempt_does_not_wait_for_what_another_saves(
-    team: ArchiveStore, open_desk: Open, stall: Stall, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_bench: Open, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
-    desk = open_desk(team)
-    desk.ask()
-    desk.compiled(FILES)
+    bench = open_bench(team)
+    bench.ask()
+    bench.compiled(FILES)
     assert stall.begun.wait(20)
-    desk.courier.end()
+    bench.sync.end()
     later: list[dict[str, Any]] = []
-    desk.courier.begin(later.append)
+    bench.sync.begin(later.append)
     stall.go.set()
     wait_until(lambda: later)
-    assert [event["what"] for event in desk.events] == ["load"]
+    assert [event["what"] for event in bench.events] == ["load"]
     assert [event["what"] for event in later] == ["save"]
 
 
 def test_what_is_saved_between_two_attempts_is_told_by_the_second(
-    team: ArchiveStore, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
-    desk = open_desk(team)
-    desk.ask()
-    desk.courier.end()
-    desk.compiled(FILES)
+    bench = open_bench(team)
+    bench.ask()
+    bench.sync.end()
+    bench.compiled(FILES)
     wait_until(lambda: team.find(wanted()).level == "exact")
     later: list[dict[str, Any]] = []
-    wait_until(lambda: desk.courier._pending_events)
-    desk.courier.begin(later.append)
+    wait_until(lambda: bench.sync._pending_events)
+    bench.sync.begin(later.append)
     assert [event["what"] for event in later] == ["save"]
 
 
 def test_after_an_attempt_half_written_libraries_are_gone(
-    team: ArchiveStore, open_desk: Open
+    team: ArchiveStore, open_bench: Open
 ) -> None:
-    desk = open_desk(team)
-    fill(desk.cache, {"ab/half.so": library()[:50], "ab/whole.so": library()})
-    desk.courier.end()
-    assert set(content(desk.cache)) == {"ab/whole.so"}
+    bench = open_bench(team)
+    fill(bench.cache, {"ab/half.so": library()[:50], "ab/whole.so": library()})
+    bench.sync.end()
+    assert set(content(bench.cache)) == {"ab/whole.so"}
 
 
 # -- what killed launchers leave ----------------------------------------------------------------
 
 
 def test_folders_of_killed_launchers_are_cleared_away(
-    team: ArchiveStore, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_bench: Open, tmp_path: Path
 ) -> None:
-    running = open_desk(team).courier.folder
-    left = {name: tmp_path / "tmp" / f"{module.PREFIX}{name}" for name in ("dead", "bare", "new")}
-    for path in left.values():
+    running = open_bench(team).sync.folder
+    folders = {
+        name: tmp_path / "tmp" / f"{module.PREFIX}{name}" for name in ("dead", "bare", "new")
+    }
+    for path in folders.values():
         path.mkdir()
-    (left["dead"] / "lock").touch()
-    (left["new"] / "lock").touch()
+    (folders["dead"] / "lock").touch()
+    (folders["new"] / "lock").touch()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/lock").touch()
     link = tmp_path / "tmp" / f"{module.PREFIX}link"
     link.symlink_to(tmp_path / "precious")
-    for path in (running, left["dead"], left["bare"]):
+    for path in (running, folders["dead"], folders["bare"]):
         os.utime(path, (1e9, 1e9))
-    open_desk(team)
-    assert running.exists() and left["new"].exists() and (tmp_path / "precious/lock").exists()
-    assert not left["dead"].exists() and not left["bare"].exists()
+    open_bench(team)
+    assert running.exists() and folders["new"].exists() and (tmp_path / "precious/lock").exists()
+    assert not folders["dead"].exists() and not folders["bare"].exists()
 
 
 def test_code_that_nobody_can_tell_is_not_the_same(tmp_path: Path) -> None:
     store = ArchiveStore(str(tmp_path / "s"))
     nobody = wanted(code=code_digest(["python", "-m", "not.there"]))
     save(store, tree(tmp_path / "a", FILES), nobody)
-    found = store.find(nobody)
-    assert (found.level, found.reason.code) == ("job", "code-unknown")
+    lookup = store.find(nobody)
+    assert (lookup.level, lookup.reason.code) == ("job", "code-unknown")
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "expected"),
     [
         ({}, ""),
         ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}, ""),
@@ -438,5 +440,5 @@ def test_code_that_nobody_can_tell_is_not_the_same(tmp_path: Path) -> None:
         ({"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"}, "TORCHINDUCTOR_FX_GRAPH_CACHE=0"),
     ],
 )
-def test_who_wants_no_cache_gets_none(env: dict[str, str], told: str) -> None:
-    assert disabling_setting(env) == told
+def test_who_wants_no_cache_gets_none(env: dict[str, str], expected: str) -> None:
+    assert disabling_setting(env) == expected

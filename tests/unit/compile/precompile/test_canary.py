@@ -61,11 +61,11 @@ def test_a_right_result_is_believed_once_and_for_all(torch: Any) -> None:
 
 def test_a_wrong_result_never_comes_out(torch: Any) -> None:
     bench = Bench(torch, wrong)
-    given = torch.ones(3)
-    assert bench.canary(given.clone())["y"].tolist() == [2, 2, 2]
+    values = torch.ones(3)
+    assert bench.canary(values.clone())["y"].tolist() == [2, 2, 2]
     assert bench.model.calls == 1
     assert bench.codes == ["package-other-numbers"]
-    assert bench.canary(given)["y"].tolist() == [2, 2, 2]
+    assert bench.canary(values)["y"].tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Thing:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (double, triple),
         (scaled(2), scaled(3)),
@@ -71,8 +71,8 @@ class Thing:
         (lambda x: lambda: x + 1, lambda x: lambda: x + 2),
     ],
 )
-def test_what_computes_something_else_is_something_else(one: Any, other: Any) -> None:
-    assert identity(one) != identity(other)
+def test_what_computes_something_else_is_something_else(first: Any, second: Any) -> None:
+    assert identity(first) != identity(second)
 
 
 @pytest.mark.parametrize(

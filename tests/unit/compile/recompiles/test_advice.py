@@ -21,14 +21,14 @@ def size(name: str, dim: int, expected: int, actual: int) -> str:
 
 
 def again(rank: FakeJournal, at: float, *reasons: str, where: str = WHERE, **fields: Any) -> None:
-    told = {"trigger": "DYNAMO", "compile_id": f"0/{rank.next_id}", "where": where, **fields}
+    event = {"trigger": "DYNAMO", "compile_id": f"0/{rank.next_id}", "where": where, **fields}
     if reasons:
-        told |= {"reason": reasons[0], "reasons": list(reasons)}
-    rank.span("compile", at, at + 1, **told)
+        event |= {"reason": reasons[0], "reasons": list(reasons)}
+    rank.span("compile", at, at + 1, **event)
 
 
 def advice_of(job: FakeRun) -> Advice:
-    return advise(collect(made.journal() for made in job.journals))
+    return advise(collect(writer.journal() for writer in job.journals))
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def test_the_guard_that_torch_gave_up_at_counts_too(job: FakeRun, rank: FakeJour
         "recompile_limit", 5, where=WHERE, limit="recompile_limit", reason=reason, step=7,
         reasons=[reason, size("x", 0, 4, 5)],
     )  # fmt: skip
-    found = advice_of(job)
-    assert found.recompiles == 1
-    assert found.env == {DYNAMIC: "L['x']:0,L['offs']:0"}
-    (storm,) = found.limit_hits
+    advice = advice_of(job)
+    assert advice.recompiles == 1
+    assert advice.env == {DYNAMIC: "L['x']:0,L['offs']:0"}
+    (storm,) = advice.limit_hits
     assert (storm.where, storm.step, storm.ranks) == (WHERE, 7, (0,))
-    assert found.last_step == 7
-    assert [(c.source, c.count) for c in found.causes] == [("L['x']", 1), ("L['offs']", 0)]
+    assert advice.last_step == 7
+    assert [(c.source, c.count) for c in advice.causes] == [("L['x']", 1), ("L['offs']", 0)]
 
 
 def test_floats_and_what_the_code_pins_down_are_not_marked(job: FakeRun, rank: FakeJournal) -> None:
@@ -71,9 +71,9 @@ def test_floats_and_what_the_code_pins_down_are_not_marked(job: FakeRun, rank: F
     again(rank, 2, "0/0: lr == 0.1", lattice=more)
     again(rank, 4, "0/1: n == 4  # for _ in range(n):  # model.py:3 in forward")
     again(rank, 6, "0/1: tensor 'x' rank mismatch. expected 1, actual 2")
-    found = advice_of(job)
-    assert found.env == {} and not found.has_new_settings
-    assert {c.kind for c in found.causes} == {"float", "pinned", "rank"}
+    advice = advice_of(job)
+    assert advice.env == {} and not advice.has_new_settings
+    assert {c.kind for c in advice.causes} == {"float", "pinned", "rank"}
 
 
 def test_a_name_may_be_a_float_here_and_an_integer_there(job: FakeRun, rank: FakeJournal) -> None:
@@ -85,9 +85,9 @@ def test_a_name_may_be_a_float_here_and_an_integer_there(job: FakeRun, rank: Fak
 def test_a_size_that_becomes_one_is_unbacked(job: FakeRun, rank: FakeJournal) -> None:
     again(rank, 1, size("x", 0, 4, 5))
     again(rank, 3, "0/1: 2 <= x.size()[0]  # y = x * 2", seen={"x": [1, 3]})
-    found = advice_of(job)
-    assert found.env == {UNBACKED: "L['x']:0"}
-    (cause,) = found.causes
+    advice = advice_of(job)
+    assert advice.env == {UNBACKED: "L['x']:0"}
+    (cause,) = advice.causes
     assert (cause.kind, cause.count, cause.values) == ("zero_one", 2, ("4", "5", "1"))
 
 
@@ -104,9 +104,9 @@ def test_ranks_compile_side_by_side(job: FakeRun) -> None:
         again(rank, 2, size("x", 0, 4, 5))
         if number == 1:
             again(rank, 4, "0/1: tensor 'y' dtype mismatch. expected Float, actual Half")
-    found = advice_of(job)
-    assert (found.recompiles, found.ns) == (2, 2_000_000_000)  # on rank 1
-    assert [(c.kind, c.count, c.ranks) for c in found.causes] == [
+    advice = advice_of(job)
+    assert (advice.recompiles, advice.ns) == (2, 2_000_000_000)  # on rank 1
+    assert [(c.kind, c.count, c.ranks) for c in advice.causes] == [
         ("size", 1, (0, 1, 2)),
         ("dtype", 1, (1,)),
     ]
@@ -118,15 +118,15 @@ def test_what_was_set_already_stays_and_is_not_advised_again(
     marked = {"dynamic_sources": "L['x'],L['z']:1", "dynamic_values": "1111"}
     again(rank, 1, marked=marked)
     again(rank, 3, size("x", 0, 4, 5))  # marked or not, its code pins it down
-    found = advice_of(job)
-    assert found.env[DYNAMIC] == "L['x'],L['z']:1" and not found.has_new_settings
+    advice = advice_of(job)
+    assert advice.env[DYNAMIC] == "L['x'],L['z']:1" and not advice.has_new_settings
     again(rank, 5, size("y", 2, 4, 5))
-    found = advice_of(job)
-    assert found.env == {
+    advice = advice_of(job)
+    assert advice.env == {
         DYNAMIC: "L['x'],L['z']:1,L['y']:2",
         "TORCH_COMPILE_DYNAMIC_VALUES": "1111",
     }
-    assert found.has_new_settings
+    assert advice.has_new_settings
 
 
 def test_strings_are_made_for_the_torch_of_the_run(job: FakeRun) -> None:
@@ -144,10 +144,10 @@ def test_an_old_journal_has_a_reason_and_no_more(job: FakeRun) -> None:
         "compile", 6, 7, trigger="DYNAMO", compile_id="0/1", where=WHERE,
         reason=size("feats['a']", 0, 4, 5),
     )  # fmt: skip
-    found = advice_of(job)
-    assert found.torch is None
-    assert found.env == {DYNAMIC: "L['feats']['a']"}
-    (cause,) = found.causes
+    advice = advice_of(job)
+    assert advice.torch is None
+    assert advice.env == {DYNAMIC: "L['feats']['a']"}
+    (cause,) = advice.causes
     assert (cause.values, cause.caller, cause.steps) == (("4", "5"), "", (3,))
 
 
@@ -165,8 +165,8 @@ def test_first_compiles_after_the_start(job: FakeRun, rank: FakeJournal) -> None
 def test_a_backward_graph_costs_its_recompile(job: FakeRun, rank: FakeJournal) -> None:
     again(rank, 1, size("x", 0, 4, 5), compile_id="0/1")
     rank.span("compile", 3, 6, trigger="LAZY_BACKWARD", compile_id="0/1")
-    found = advice_of(job)
-    assert (found.recompiles, found.ns, found.graphs) == (1, 4_000_000_000, 1)
+    advice = advice_of(job)
+    assert (advice.recompiles, advice.ns, advice.graphs) == (1, 4_000_000_000, 1)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_a_journal_that_makes_no_sense_is_no_fault(
     again(rank, 1, size("x", 0, 4, 5))
     rank.span("compile", 3, 4, **{"trigger": "DYNAMO", "where": WHERE, **fields})
     rank.event("recompile_limit", 5, **fields)
-    found = advice_of(job)
-    assert found.recompiles >= 1
-    assert "L['x']" in "".join(found.env.values())
-    found.to_dict()
+    advice = advice_of(job)
+    assert advice.recompiles >= 1
+    assert "L['x']" in "".join(advice.env.values())
+    advice.to_dict()
     job.ledger().to_dict()

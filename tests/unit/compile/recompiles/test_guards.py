@@ -84,18 +84,18 @@ KEYS = "expected DispatchKeySet(CPU), actual DispatchKeySet(Meta)"
 def test_every_kind(
     reason: str, kind: str, source: str, dim: int | None, expected: str, actual: str
 ) -> None:
-    found = parse(reason)
-    assert (found.kind, found.source, found.dim) == (kind, source, dim)
-    assert (found.expected, found.actual) == (expected, actual)
-    assert found.kind in KINDS
+    guard = parse(reason)
+    assert (guard.kind, guard.source, guard.dim) == (kind, source, dim)
+    assert (guard.expected, guard.actual) == (expected, actual)
+    assert guard.kind in KINDS
 
 
 def test_two_sizes_that_were_equal_by_chance() -> None:
-    found = parse("0/0: y.size()[0] == x.size()[1]  # duck sizing added this equality because ...")
-    assert (found.kind, found.source, found.dim, found.other) == ("duck", "y", 0, ("x", 1))
+    guard = parse("0/0: y.size()[0] == x.size()[1]  # duck sizing added this equality because ...")
+    assert (guard.kind, guard.source, guard.dim, guard.other) == ("duck", "y", 0, ("x", 1))
 
 
 def test_the_line_is_the_users_own() -> None:
-    found = parse(f"0/0: m.training == True{PAD}{CALL}{MODULE}")
-    assert found.line == "/a/job.py:22"
-    assert found.text == "m.training == True"
+    guard = parse(f"0/0: m.training == True{PAD}{CALL}{MODULE}")
+    assert guard.line == "/a/job.py:22"
+    assert guard.text == "m.training == True"

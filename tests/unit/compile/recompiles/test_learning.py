@@ -27,12 +27,12 @@ X = {DYNAMIC: "L['x']:0"}
 TORCH = "2.13.0"
 
 
-def seen(**fields: Any) -> RunEvidence:
-    known: dict[str, Any] = {
+def evidence_of(**fields: Any) -> RunEvidence:
+    defaults: dict[str, Any] = {
         "torch": TORCH, "env": X, "applied": False, "marked": False, "time": None,
         "failed_before_first_step": False,
     }  # fmt: skip
-    return RunEvidence(**{**known, **fields})
+    return RunEvidence(**{**defaults, **fields})
 
 
 def time(ms: float) -> StepTime:
@@ -40,11 +40,11 @@ def time(ms: float) -> StepTime:
 
 
 def test_a_run_teaches_the_next() -> None:
-    known = learning.update_learned(LearnedSources(), "c", seen(time=time(10)))
-    env, line = learning.settings_to_apply(known, "c", {})
+    learned = learning.update_learned(LearnedSources(), "c", evidence_of(time=time(10)))
+    env, line = learning.settings_to_apply(learned, "c", {})
     assert env == X and DYNAMIC in line and codes(line) == [""]
     assert learning.settings_to_apply(LearnedSources(), "c", {}) == ({}, "")
-    assert learning.settings_to_apply(known, "another", {})[0] == X
+    assert learning.settings_to_apply(learned, "another", {})[0] == X
 
 
 @pytest.mark.parametrize("variable", [DYNAMIC, UNBACKED, VALUES])
@@ -56,69 +56,81 @@ def test_what_the_user_sets_is_the_users(variable: str) -> None:
 
 
 def test_slower_steps_are_taken_back() -> None:
-    known = learning.update_learned(LearnedSources(), "c", seen(time=time(10)))
-    well = learning.update_learned(known, "c", seen(applied=True, marked=True, time=time(10.5)))
+    learned = learning.update_learned(LearnedSources(), "c", evidence_of(time=time(10)))
+    well = learning.update_learned(
+        learned, "c", evidence_of(applied=True, marked=True, time=time(10.5))
+    )
     assert not well.step_times("c").off
-    slow = learning.update_learned(known, "c", seen(applied=True, marked=True, time=time(10.6)))
+    slow = learning.update_learned(
+        learned, "c", evidence_of(applied=True, marked=True, time=time(10.6))
+    )
     assert re.findall(r"[\d.]+", slow.step_times("c").off) == ["10.60", "10.00", "6"]
     env, line = learning.settings_to_apply(slow, "c", {})
     assert env == {} and codes(line) == ["learned-sources-off"]
-    (line,) = learning.summary_lines(slow, known, "c")
+    (line,) = learning.summary_lines(slow, learned, "c")
     assert codes(line) == ["learned-sources-off"]
     # Runs without them do not change that, another thing to mark does.
-    assert learning.update_learned(slow, "c", seen(time=time(9))).step_times("c").off
-    more = learning.update_learned(slow, "c", seen(env={DYNAMIC: "L['y']:0"}, time=time(9)))
+    assert learning.update_learned(slow, "c", evidence_of(time=time(9))).step_times("c").off
+    more = learning.update_learned(slow, "c", evidence_of(env={DYNAMIC: "L['y']:0"}, time=time(9)))
     assert more.step_times("c") == StepTimes(without=time(9)) and more.env == {
         DYNAMIC: "L['x']:0,L['y']:0"
     }
 
 
 def test_only_like_is_compared_with_like() -> None:
-    known = learning.update_learned(LearnedSources(), "c", seen(time=time(10)))
-    other = learning.update_learned(known, "d", seen(applied=True, marked=True, time=time(90)))
+    learned = learning.update_learned(LearnedSources(), "c", evidence_of(time=time(10)))
+    other = learning.update_learned(
+        learned, "d", evidence_of(applied=True, marked=True, time=time(90))
+    )
     assert not other.step_times("c").off and not other.step_times("d").off  # d never ran without
-    newer = learning.update_learned(known, "c", seen(torch="2.14.0", applied=True, time=time(90)))
+    newer = learning.update_learned(
+        learned, "c", evidence_of(torch="2.14.0", applied=True, time=time(90))
+    )
     assert newer.torch == "2.14.0" and newer.step_times("c") == StepTimes(marked=time(90))
     own = learning.update_learned(
-        known, "c", seen(marked=True, time=time(90))
+        learned, "c", evidence_of(marked=True, time=time(90))
     )  # marked by the user
     assert own.step_times("c") == StepTimes(without=time(10))
-    few = learning.update_learned(known, "c", seen(applied=True, marked=True, time=None))
+    few = learning.update_learned(learned, "c", evidence_of(applied=True, marked=True, time=None))
     assert few.step_times("c") == StepTimes(without=time(10))
 
 
 def test_a_job_that_dies_of_it_is_left_alone() -> None:
-    known = LearnedSources(torch=TORCH, env=X)
+    learned = LearnedSources(torch=TORCH, env=X)
     dead = learning.update_learned(
-        known, "c", seen(torch=None, env={}, applied=True, failed_before_first_step=True)
+        learned, "c", evidence_of(torch=None, env={}, applied=True, failed_before_first_step=True)
     )
     assert dead.step_times("c").off == learning.FAILED_BEFORE_FIRST_STEP and dead.env == X
     assert (
-        learning.update_learned(known, "c", seen(torch=None, env={}, failed_before_first_step=True))
-        == known
+        learning.update_learned(
+            learned, "c", evidence_of(torch=None, env={}, failed_before_first_step=True)
+        )
+        == learned
     )
 
 
 def test_strings_of_another_torch_are_made_valid() -> None:
-    known = LearnedSources(torch=TORCH, env={DYNAMIC: "L['x']:0,L['k']"})
-    told = {DYNAMIC: "L['x']:0,L['k'],L['x']"}
-    older = learning.update_learned(known, "c", seen(torch="2.11.0", env=told, applied=True))
+    learned = LearnedSources(torch=TORCH, env={DYNAMIC: "L['x']:0,L['k']"})
+    text = {DYNAMIC: "L['x']:0,L['k'],L['x']"}
+    older = learning.update_learned(
+        learned, "c", evidence_of(torch="2.11.0", env=text, applied=True)
+    )
     assert older.env == {DYNAMIC: "L['k'],L['x']"}
 
 
 def test_commands_are_forgotten_in_order() -> None:
-    known = LearnedSources(torch=TORCH, env=X)
+    learned = LearnedSources(torch=TORCH, env=X)
     for number in range(30):
-        known = learning.update_learned(known, str(number), seen(time=time(10)))
-    assert list(known.paces) == [str(number) for number in range(10, 30)]
+        learned = learning.update_learned(learned, str(number), evidence_of(time=time(10)))
+    assert list(learned.paces) == [str(number) for number in range(10, 30)]
 
 
 def test_it_survives_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "job.json"
-    known = LearnedSources(torch=TORCH, env=X, paces={"c": StepTimes(time(10), time(20), "slow")})
-    learning.write_learned(path, "job", known)
-    assert learning.read_learned(path) == known
-    assert [one.name for one in path.parent.iterdir()] == ["job.json"]
+    learned = LearnedSources(torch=TORCH, env=X, paces={"c": StepTimes(time(10), time(20), "slow")})
+    learning.write_learned(path, "job", learned)
+    assert learning.read_learned(path) == learned
+    assert [command.name for command in path.parent.iterdir()] == ["job.json"]
 
 
 @pytest.mark.parametrize(
@@ -145,34 +157,34 @@ def run_of(folder: Path, each: float, reason: str = "", **fields: Any) -> Path:
 
 
 def test_a_lesson_from_runs_on_disk(tmp_path: Path, golden: Golden) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     def lesson() -> RecompileLearner:
-        return RecompileLearner(tmp_path, "job", ["python", "job.py"], said.append)
+        return RecompileLearner(tmp_path, "job", ["python", "job.py"], lines.append)
 
     first = lesson()
-    assert first.begin({}) == {} and said == []
+    assert first.begin({}) == {} and lines == []
     mismatch = "0/0: tensor 'x' size mismatch at index 0. expected 4, actual 1"
     first.end(run_of(tmp_path / "one", 0.25, mismatch), 0)
-    assert codes("\n".join(said)) == [""]
+    assert codes("\n".join(lines)) == [""]
     second = lesson()
     # 1 asks for an unbacked size, which may break code: the lesson marks it as dynamic only.
     assert second.begin({}) == {DYNAMIC: "L['x']:0"}
     marked = {"marked": {"dynamic_sources": "L['x']:0"}}
     second.end(run_of(tmp_path / "two", 0.5, **marked), 0)
-    assert codes(said[-1]) == ["learned-sources-off"]
-    assert re.findall(r"[\d.]+", said[-1]) == ["500.00", "250.00", "100"]
+    assert codes(lines[-1]) == ["learned-sources-off"]
+    assert re.findall(r"[\d.]+", lines[-1]) == ["500.00", "250.00", "100"]
     third = lesson()
-    assert third.begin({}) == {} and codes(said[-1]) == ["learned-sources-off"]
-    golden("learning.txt", "\n".join([*said, ""]))
+    assert third.begin({}) == {} and codes(lines[-1]) == ["learned-sources-off"]
+    golden("learning.txt", "\n".join([*lines, ""]))
     kept = json.loads((tmp_path / ".learned" / "job.json").read_text())
     assert kept["env"] == {DYNAMIC: "L['x']:0"} and kept["torch"] == TORCH
 
 
 def test_a_run_that_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
-    RecompileLearner(tmp_path, "job", ["a"], said.append).end(tmp_path / "nowhere", 0)
-    assert codes(said[0]) == ["learning-failed"] and "FileNotFoundError" in said[0]
+    lines: list[str] = []
+    RecompileLearner(tmp_path, "job", ["a"], lines.append).end(tmp_path / "nowhere", 0)
+    assert codes(lines[0]) == ["learning-failed"] and "FileNotFoundError" in lines[0]
 
 
 def test_a_pace_without_both_times_is_not_judged() -> None:
@@ -204,8 +216,8 @@ def test_whose_fault_a_failed_start_is(
         rank.open("compile", 2, trigger="DYNAMO", compile_id="0/0")
     rank.exit(5)
     job.write(tmp_path)
-    known = LearnedSources(torch=TORCH, env=X)
-    after = learning.update_learned(known, "c", learning.collect_evidence(tmp_path, X, status))
+    learned = LearnedSources(torch=TORCH, env=X)
+    after = learning.update_learned(learned, "c", learning.collect_evidence(tmp_path, X, status))
     assert bool(after.step_times("c").off) == off
     assert learning.collect_evidence(tmp_path, X, status).failed_before_first_step == off
 
@@ -218,9 +230,9 @@ def test_the_median_of_what_nothing_disturbs() -> None:
     at = rank.train(21, 8, at + 5, 0.5)
     rank.span("compile", at + 0.2, at + 0.7)  # within a window of two steps
     rank.train(29, 2, at, 1.0)
-    found = step_time([made.journal() for made in job.journals])
-    assert found is not None and found.ns == 500_000_000
-    assert 20 <= found.steps <= 28
+    measured = step_time([journal.journal() for journal in job.journals])
+    assert measured is not None and measured.ns == 500_000_000
+    assert 20 <= measured.steps <= 28
 
 
 def test_waits_for_data_are_no_part_of_a_step() -> None:
@@ -229,16 +241,16 @@ def test_waits_for_data_are_no_part_of_a_step() -> None:
     at = 0.0
     for _ in range(6):
         at = rank.train(rank.steps + 1, 4, at, 0.25, wait=0.5)
-    found = step_time([made.journal() for made in job.journals])
-    assert found is not None and found.ns == 125_000_000
+    measured = step_time([journal.journal() for journal in job.journals])
+    assert measured is not None and measured.ns == 125_000_000
 
 
 def test_the_slowest_rank_counts() -> None:
     job = FakeRun()
     for number, each in enumerate((0.1, 0.2)):
         job.process(0, rank=number, world=2).train(1, 100, 0, each)
-    found = step_time([made.journal() for made in job.journals])
-    assert found is not None and found.ns == 200_000_000
+    measured = step_time([journal.journal() for journal in job.journals])
+    assert measured is not None and measured.ns == 200_000_000
 
 
 def test_too_few_steps_say_nothing() -> None:
@@ -247,4 +259,4 @@ def test_too_few_steps_say_nothing() -> None:
     job.process(0).train(1, 15, 0, 1.0)
     job.process(0, rank=1).train(1, 100, 0, 0.001)  # one window
     job.process(0, rank=2)
-    assert step_time([made.journal() for made in job.journals]) is None
+    assert step_time([journal.journal() for journal in job.journals]) is None

@@ -18,15 +18,19 @@ from tests.support import Golden
 def advice_of(recompiles: int, *, storm: bool = False) -> Advice:
     job = FakeRun()
     rank = job.process(0, torch="2.13.0+cpu")
-    told = {"trigger": "DYNAMO", "where": "/job/model.py:10 forward", "caller": "/job/train.py:3 m"}
-    rank.span("compile", 1, 2, **told)
+    fields = {
+        "trigger": "DYNAMO",
+        "where": "/job/model.py:10 forward",
+        "caller": "/job/train.py:3 m",
+    }
+    rank.span("compile", 1, 2, **fields)
     for number in range(recompiles):
         reason = f"0/{number}: tensor 'f{number}' size mismatch at index 0. expected 4, actual 5"
-        rank.span("compile", 2 + number, 3 + number, reason=reason, **told)
+        rank.span("compile", 2 + number, 3 + number, reason=reason, **fields)
     if storm:
         reason = "0/7: len(xs) == 8"
-        rank.event("recompile_limit", 30, reason=reason, step=9, **told, limit="recompile_limit")
-    return advise(collect(made.journal() for made in job.journals))
+        rank.event("recompile_limit", 30, reason=reason, step=9, **fields, limit="recompile_limit")
+    return advise(collect(writer.journal() for writer in job.journals))
 
 
 def text(advice: Advice, run: str = "headway/a b") -> str:
@@ -85,16 +89,16 @@ def test_trials_side_by_side(golden: Golden) -> None:
 
 
 def test_a_trial_that_fails_shows_how(golden: Golden) -> None:
-    made = [trial("unchanged", 3), trial("with the settings", 0, code=1), trial("without", 2)]
-    golden("trial_failed.txt", table(advice_of(3), *made))
-    assert best_trial(made) is made[2]
+    trials = [trial("unchanged", 3), trial("with the settings", 0, code=1), trial("without", 2)]
+    golden("trial_failed.txt", table(advice_of(3), *trials))
+    assert best_trial(trials) is trials[2]
 
 
 def test_settings_that_do_not_help(golden: Golden) -> None:
-    made = [trial("unchanged", 3), trial("with the settings", 3)]
-    assert best_trial(made) is made[0]
+    trials = [trial("unchanged", 3), trial("with the settings", 3)]
+    assert best_trial(trials) is trials[0]
     tables = {
-        "settings that change nothing": table(advice_of(3), *made),
+        "settings that change nothing": table(advice_of(3), *trials),
         "no settings": table(advice_of(0), trial("unchanged", 1)),
         "a job that fails anyway": table(advice_of(3), trial("unchanged", 1, code=3)),
     }

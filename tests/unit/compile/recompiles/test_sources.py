@@ -16,46 +16,46 @@ def matches(entries: list[str], source: Source, torch: str) -> bool:
 
 
 def test_an_entry_is_made_for_the_version() -> None:
-    wanted = [Source("L['x']", 0), Source("L['x']", 2), Source("L['k']")]
-    assert sources.entries(wanted, [], NEW) == ["L['x']:0", "L['x']:2", "L['k']"]
-    assert sources.entries(wanted, [], OLD) == ["L['x']", "L['k']"]
-    assert sources.entries(wanted, [], None) == ["L['x']", "L['k']"]
-    assert sources.entries(wanted, [], "2.15.0a0") == ["L['x']:0", "L['x']:2", "L['k']"]
+    changing = [Source("L['x']", 0), Source("L['x']", 2), Source("L['k']")]
+    assert sources.entries(changing, [], NEW) == ["L['x']:0", "L['x']:2", "L['k']"]
+    assert sources.entries(changing, [], OLD) == ["L['x']", "L['k']"]
+    assert sources.entries(changing, [], None) == ["L['x']", "L['k']"]
+    assert sources.entries(changing, [], "2.15.0a0") == ["L['x']:0", "L['x']:2", "L['k']"]
     assert not sources.is_covered(Source("L['x']", 0), "L['x']:0", OLD)  # it would match nothing
 
 
 def test_many_names_of_one_form_are_one_expression() -> None:
-    wanted = [Source(f"L['feats']['f{number}']", 0) for number in range(12)]
-    (entry,) = sources.entries(wanted, [], NEW)
+    changing = [Source(f"L['feats']['f{number}']", 0) for number in range(12)]
+    (entry,) = sources.entries(changing, [], NEW)
     assert entry == r"L\['feats'\]\['f\d+'\]\Z:0"
-    assert all(matches([entry], source, NEW) for source in wanted)
+    assert all(matches([entry], source, NEW) for source in changing)
     assert matches([entry], Source("L['feats']['f99']", 0), NEW)
     assert not matches([entry], Source("L['feats']['f1']", 1), NEW)
     assert not matches([entry], Source("L['feats']['f1'].grad", 0), NEW)
     assert not matches([entry], Source("L['feats']['g1']", 0), NEW)
-    assert sources.entries(wanted[:2], [], NEW) == ["L['feats']['f0']:0", "L['feats']['f1']:0"]
+    assert sources.entries(changing[:2], [], NEW) == ["L['feats']['f0']:0", "L['feats']['f1']:0"]
 
 
 def test_keys_of_one_container_are_one_expression() -> None:
-    wanted = [Source(f"L['feats']['{name}']", 1) for name in ("user", "item", "a, b")]
-    (entry,) = sources.entries(wanted, [], NEW)
+    changing = [Source(f"L['feats']['{name}']", 1) for name in ("user", "item", "a, b")]
+    (entry,) = sources.entries(changing, [], NEW)
     assert entry == r"L\['feats'\]\['[^']+'\]\Z:1"
-    assert all(matches([entry], source, NEW) for source in wanted)
+    assert all(matches([entry], source, NEW) for source in changing)
 
 
 def test_arguments_are_no_container() -> None:
-    wanted = [Source(f"L['{name}']", 0) for name in ("rows", "cols", "mask")]
-    assert sources.entries(wanted, [], NEW) == ["L['rows']:0", "L['cols']:0", "L['mask']:0"]
+    changing = [Source(f"L['{name}']", 0) for name in ("rows", "cols", "mask")]
+    assert sources.entries(changing, [], NEW) == ["L['rows']:0", "L['cols']:0", "L['mask']:0"]
 
 
 def test_what_never_changes_is_not_marked_along() -> None:
-    wanted = [Source(f"L['feats']['f{number}']", 0) for number in range(3)]
+    changing = [Source(f"L['feats']['f{number}']", 0) for number in range(3)]
     beside = Source("L['feats']['f7']", 0)
-    assert len(sources.entries(wanted, [beside], NEW)) == 3
-    assert len(sources.entries(wanted, [Source("L['feats']['f7']", 1)], NEW)) == 1
-    assert len(sources.entries(wanted, [Source("L['feats']['f8']")], NEW)) == 3  # an integer
-    assert len(sources.entries(wanted, [Source("L['feats']['f7']", 1)], OLD)) == 3
-    assert len(sources.entries(wanted, [Source("L['feats']['f1']", 1)], OLD)) == 1
+    assert len(sources.entries(changing, [beside], NEW)) == 3
+    assert len(sources.entries(changing, [Source("L['feats']['f7']", 1)], NEW)) == 1
+    assert len(sources.entries(changing, [Source("L['feats']['f8']")], NEW)) == 3  # an integer
+    assert len(sources.entries(changing, [Source("L['feats']['f7']", 1)], OLD)) == 3
+    assert len(sources.entries(changing, [Source("L['feats']['f1']", 1)], OLD)) == 1
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_any_name_is_matched_and_nothing_else(name: str) -> None:
 
 
 def test_plain_and_whole_names() -> None:
-    known = {"dict(type(s).__dict__)['K']": "dict(type(L['s']).__dict__)['K']"}
+    full_names = {"dict(type(s).__dict__)['K']": "dict(type(L['s']).__dict__)['K']"}
     for name in ("L['x']", "L['d']['f0']", "L['s']._modules['a'].k", "G['SCALE']"):
         assert sources.with_scope(sources.without_scope(name), {}) == name
     assert (
-        sources.with_scope("dict(type(s).__dict__)['K']", known)
-        == known["dict(type(s).__dict__)['K']"]
+        sources.with_scope("dict(type(s).__dict__)['K']", full_names)
+        == full_names["dict(type(s).__dict__)['K']"]
     )
     assert sources.spelling_in_code("G['SCALE']") == "SCALE"
     assert sources.spelling_in_code("L['d']['f0']") == "d['f0']"

@@ -19,8 +19,8 @@ TABLES = [Table("a", 100, 8), Table("b", 10, 8, "float16"), Table("c", 40, 64)]
 
 def check(folder: Path, count: int) -> None:
     chance = random.Random(count)
-    kept = PlanCache(folder)
-    made = kept.plan(TABLES, 2)
+    cache = PlanCache(folder)
+    plan = cache.plan(TABLES, 2)
     (path,) = folder.iterdir()
     whole = path.read_bytes()
     for number in range(count):
@@ -37,10 +37,10 @@ def check(folder: Path, count: int) -> None:
                 document["hash"] = "0" * 64
             path.write_text(json.dumps(document))
             _read(document["plan"])
-        again = kept.plan(TABLES, 2)
-        assert again.tables == made.tables and again.world_size == 2
+        again = cache.plan(TABLES, 2)
+        assert again.tables == plan.tables and again.world_size == 2
         path.write_bytes(whole)
-    assert kept.plan(TABLES, 2) == made and [path] == list(folder.iterdir())
+    assert cache.plan(TABLES, 2) == plan and [path] == list(folder.iterdir())
 
 
 def _read(document: object) -> None:
@@ -66,9 +66,9 @@ def test_thousands_of_damaged_plans(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(30)
 def test_a_pipe_in_the_place_of_a_plan(tmp_path: Path) -> None:
-    kept = PlanCache(tmp_path)
-    made = kept.plan(TABLES, 2)
+    cache = PlanCache(tmp_path)
+    plan = cache.plan(TABLES, 2)
     (path,) = tmp_path.iterdir()
     path.unlink()
     os.mkfifo(path)
-    assert kept.plan(TABLES, 2) == made and path.is_file()
+    assert cache.plan(TABLES, 2) == plan and path.is_file()

@@ -42,17 +42,17 @@ def test_a_plan_is_made_once(tmp_path: Path, made: list[int]) -> None:
 def test_what_it_depends_on_is_in_its_name(
     tmp_path: Path, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = PlanCache(tmp_path)
-    kept.plan(TABLES, 2)
-    assert kept.plan(TABLES, 4).world_size == 4  # as after a change of the world size
-    kept.plan(TABLES[:1], 2)
-    kept.plan([*TABLES[:1], Table("b", 10, 8, "bfloat16")], 2)
-    kept.plan(TABLES, 2, memory=10_000)
-    kept.plan(TABLES, 2, memory=[10_000, 20_000])
+    path = PlanCache(tmp_path)
+    path.plan(TABLES, 2)
+    assert path.plan(TABLES, 4).world_size == 4  # as after a change of the world size
+    path.plan(TABLES[:1], 2)
+    path.plan([*TABLES[:1], Table("b", 10, 8, "bfloat16")], 2)
+    path.plan(TABLES, 2, memory=10_000)
+    path.plan(TABLES, 2, memory=[10_000, 20_000])
     monkeypatch.setattr(module, "__version__", "99")
-    kept.plan(TABLES, 2)
+    path.plan(TABLES, 2)
     assert made == [2, 4, 2, 2, 2, 2, 2]
-    kept.plan(TABLES, 2)
+    path.plan(TABLES, 2)
     assert len(made) == 7
 
 
@@ -73,14 +73,14 @@ def damaged(content: bytes) -> list[bytes]:
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path, made: list[int]) -> None:
-    kept = PlanCache(tmp_path)
-    plan = kept.plan(TABLES, 2)
+    cache = PlanCache(tmp_path)
+    plan = cache.plan(TABLES, 2)
     (path,) = tmp_path.iterdir()
     good = path.read_bytes()
     wrong = damaged(good)
     for content in wrong:
         path.write_bytes(content)
-        assert kept.plan(TABLES, 2) == plan
+        assert cache.plan(TABLES, 2) == plan
         assert path.read_bytes() == good
     assert len(made) == 1 + len(wrong)
 

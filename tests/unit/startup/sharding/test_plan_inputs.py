@@ -70,7 +70,7 @@ def among(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (lambda rows: rows * 2, lambda rows: rows * 3),
         (lambda rows: lambda: rows * 2, lambda rows: lambda: rows * 3),
@@ -93,9 +93,9 @@ def among(name: str) -> bool:
         (1, 1.5),
     ],
 )
-def test_other_settings_are_other_facts(one: Any, other: Any) -> None:
-    assert facts(one) != facts(other)
-    assert facts({"setting": one}) != facts({"setting": other})
+def test_other_settings_are_other_facts(first: Any, second: Any) -> None:
+    assert facts(first) != facts(second)
+    assert facts({"setting": first}) != facts({"setting": second})
 
 
 def test_tensors_by_their_shape() -> None:

@@ -44,19 +44,19 @@ def test_memory_and_load_of_a_table() -> None:
 def test_balance_is_counted_by_rank() -> None:
     table = Table("t", 10, 4)
     shards = (Shard("t", (0, 0), (8, 4), 1), Shard("t", (8, 0), (2, 4), 0))
-    found = balance(ShardingPlan((table,), shards, 3))
-    assert found.memory == (32, 128, 0)
-    assert found.load == (19.2, 28.8, 0.0)
-    assert found.memory_ratio == 128 / (160 / 3)
+    result = balance(ShardingPlan((table,), shards, 3))
+    assert result.memory == (32, 128, 0)
+    assert result.load == (19.2, 28.8, 0.0)
+    assert result.memory_ratio == 128 / (160 / 3)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("count", [26, 200])
 def test_many_tables_are_balanced(count: int, ranks: int) -> None:
-    found = balance(plan(mixed(count), ranks))
+    result = balance(plan(mixed(count), ranks))
     bound = 1.02 if count == 200 else 1.25
-    assert found.memory_ratio < bound
-    assert found.load_ratio < bound
+    assert result.memory_ratio < bound
+    assert result.load_ratio < bound
 
 
 def test_refining_swaps_what_the_greedy_way_got_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +73,12 @@ def test_it_is_the_same_every_time() -> None:
 
 def test_a_large_table_is_cut() -> None:
     tables = [Table("large", 1_000_000, 16), *(Table(f"t{i}", 1000, 16) for i in range(10))]
-    found = plan(tables, 4)
-    assert len(found.of("large")) == 4
-    assert {shard.sizes for shard in found.of("large")} == {(250_000, 16)}  # too narrow for columns
-    assert [shard.rank for shard in found.of("large")] == [0, 1, 2, 3]
+    result = plan(tables, 4)
+    assert len(result.of("large")) == 4
+    assert {shard.sizes for shard in result.of("large")} == {
+        (250_000, 16)
+    }  # too narrow for columns
+    assert [shard.rank for shard in result.of("large")] == [0, 1, 2, 3]
     wide = plan([Table("large", 1000, 256), Table("t", 1, 4)], 2)
     assert {shard.sizes for shard in wide.of("large")} == {(1000, 128)}
     rows = plan([Table("large", 1000, 256, pooled=False), Table("t", 1, 4)], 2)
@@ -89,18 +91,18 @@ def test_a_split_is_obeyed() -> None:
         Table("row", 10, 64, split="row"),
         Table("column", 10, 64, split="column"),
     ]
-    found = plan(tables, 4)
-    assert [shard.sizes for shard in found.of("table")] == [(1_000_000, 64)]
-    assert [shard.sizes for shard in found.of("row")] == [(3, 64), (3, 64), (3, 64), (1, 64)]
-    assert [shard.sizes for shard in found.of("column")] == [(10, 16)] * 4
-    assert [shard.rank for shard in found.of("row")] == [0, 1, 2, 3]
+    result = plan(tables, 4)
+    assert [shard.sizes for shard in result.of("table")] == [(1_000_000, 64)]
+    assert [shard.sizes for shard in result.of("row")] == [(3, 64), (3, 64), (3, 64), (1, 64)]
+    assert [shard.sizes for shard in result.of("column")] == [(10, 16)] * 4
+    assert [shard.rank for shard in result.of("row")] == [0, 1, 2, 3]
 
 
 def test_more_ranks_than_rows() -> None:
-    found = plan([Table("t", 3, 2, split="row"), Table("one", 1, 1)], 8)
-    assert len(found.of("t")) == 3
-    assert len({shard.rank for shard in found.of("t")}) == 3
-    assert len(found.of("one")) == 1
+    result = plan([Table("t", 3, 2, split="row"), Table("one", 1, 1)], 8)
+    assert len(result.of("t")) == 3
+    assert len({shard.rank for shard in result.of("t")}) == 3
+    assert len(result.of("one")) == 1
 
 
 def test_no_tables_is_a_plan() -> None:
@@ -111,13 +113,13 @@ def test_memory_is_a_limit_on_each_rank() -> None:
     tables = mixed(40)
     whole = sum(table.memory((table.rows, table.dim)) for table in tables)
     limits = [whole // 2, whole // 3, whole // 3]
-    found = balance(plan(tables, 3, memory=limits))
-    assert all(used <= limit for used, limit in zip(found.memory, limits, strict=True))
+    result = balance(plan(tables, 3, memory=limits))
+    assert all(used <= limit for used, limit in zip(result.memory, limits, strict=True))
 
 
 def test_a_table_that_fits_on_no_rank_is_cut() -> None:
-    found = plan([Table("t", 100, 4)], 4, memory=100 * 4 * 4 // 4)
-    assert balance(found).memory == (400,) * 4
+    result = plan([Table("t", 100, 4)], 4, memory=100 * 4 * 4 // 4)
+    assert balance(result).memory == (400,) * 4
 
 
 def test_what_is_missing_is_told(golden: Golden) -> None:
@@ -167,10 +169,10 @@ def test_the_limit_on_trials_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_any_tables_on_any_ranks(tables: list[Table], ranks: int) -> None:
     """A Plan checks itself: every table is covered. Here: no rank has two parts of a table."""
-    found = plan(tables, ranks)
-    assert [table.name for table in found.tables] == [table.name for table in tables]
+    result = plan(tables, ranks)
+    assert [table.name for table in result.tables] == [table.name for table in tables]
     for table in tables:
-        held = [shard.rank for shard in found.of(table.name)]
-        assert len(held) == len(set(held))
+        memory_used = [shard.rank for shard in result.of(table.name)]
+        assert len(memory_used) == len(set(memory_used))
     whole = sum(table.memory((table.rows, table.dim)) for table in tables)
-    assert sum(balance(found).memory) == whole
+    assert sum(balance(result).memory) == whole

@@ -99,8 +99,8 @@ def test_a_plan_is_the_same_after_a_journey() -> None:
     back = ShardingPlan.read(json.loads(canonical_json(plan.document())))
     assert back == plan
     assert back.hash == plan.hash != cut((0, 5, 2), (5, 5, 0)).hash
-    taken = ShardingPlan.read(plan.document(), [TABLE])
-    assert taken == plan and taken.tables[0] is TABLE
+    reused = ShardingPlan.read(plan.document(), [TABLE])
+    assert reused == plan and reused.tables[0] is TABLE
 
 
 def test_a_hash_is_the_same_in_every_process() -> None:
