@@ -31,7 +31,7 @@ FLAGS = (
 
 
 class Chromium:
-    """One page of one browser, with what it asked of the network and wrote to its console."""
+    """One page of one browser, with its network requests and console messages."""
 
     def __init__(self) -> None:
         assert PATH is not None
@@ -81,7 +81,7 @@ class Chromium:
         self.profile.cleanup()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer; events on the way are kept."""
+        """Send one command and wait for its response; events received meanwhile are stored."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -139,7 +139,7 @@ class Chromium:
         )  # fmt: skip
 
     def dark(self, on: bool) -> None:
-        """What the page is told about the wish for a dark theme."""
+        """Emulate the setting for a dark theme."""
         value = "dark" if on else "light"
         features = [{"name": "prefers-color-scheme", "value": value}]
         self.call("Emulation.setEmulatedMedia", features=features)
@@ -149,7 +149,7 @@ class Chromium:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **others)
 
     def frame(self) -> None:
-        """Wait until what was asked for has been drawn."""
+        """Wait until pending changes have been drawn."""
         self.js("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))")
 
     def screenshot(self, whole: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""Advice for real jobs: it fits what was done to them, and taking it is seen by the next one."""
+"""Advice for real jobs: it matches what was done to them, and following it helps the next run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(folder: Path, name: str, *flags: str, command: tuple[str, ...]) -> Pa
 
 
 def advised(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
-    """By rule; whatever it is, it adds up."""
+    """Advice by rule; checks the sums."""
     assert main(["advise", str(path), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert sum(advice["seconds"] for advice in content["advice"]) <= content["lost_s"] + 1e-6

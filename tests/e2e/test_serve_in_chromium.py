@@ -1,4 +1,4 @@
-"""The pages of `headway serve` as a person meets them: a real server, a real browser."""
+"""The pages of `headway serve` in a real browser, from a real server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIVE = "running00001"
 READY = """[...document.querySelectorAll('[data-panel]')].every((panel) => {
   const room = panel.querySelector('[role=img]');
   if (panel.getAttribute('aria-busy') !== 'false') return false;
-  return !room || room.dataset.drawn || panel.querySelector('.said').textContent;
+  return !room || room.dataset.drawn || panel.querySelector('.status').textContent;
 })"""
 SHIFTS = """window.shifted = 0; new PerformanceObserver((list) => {
   for (const one of list.getEntries()) if (!one.hadRecentInput) window.shifted += one.value;
@@ -42,7 +42,7 @@ SHIFTS = """window.shifted = 0; new PerformanceObserver((list) => {
 
 @contextmanager
 def served(store: Store, *words: str, **env: str) -> Iterator[str]:
-    """A server of its own, and its address."""
+    """Start a server and yield its address."""
     with subprocess.Popen(
         [HEADWAY, "serve", store.url, "--listen", "127.0.0.1:0", *words],
         env={**os.environ, **env},
@@ -78,7 +78,7 @@ def browser() -> Iterator[Chromium]:
 
 
 def until(browser: Chromium, expression: str, seconds: float = 120) -> None:
-    """Wait for something to become true in the page, also while it goes to another one."""
+    """Wait until an expression is true in the page, also across navigation."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         try:
@@ -92,7 +92,7 @@ def until(browser: Chromium, expression: str, seconds: float = 120) -> None:
 
 
 def visit(browser: Chromium, address: str, *, width: int = 1280) -> None:
-    """A page with all its data, and nothing noted of earlier pages."""
+    """Open a page with all its data, and clear what was recorded of earlier pages."""
     browser.requests.clear()
     browser.complaints.clear()
     browser.size(width, 900)

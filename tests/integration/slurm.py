@@ -1,6 +1,6 @@
 """A real Slurm in a folder, run as root: munged, MariaDB and the daemons of Slurm.
 
-It has one node, or several that are this machine, each with a slurmd of its own.
+It has one node, or several nodes on this machine, each with its own slurmd.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ACCOUNTS = (
 
 
 def missing() -> str:
-    """Why there can be no Slurm here, or nothing."""
+    """Why Slurm cannot be started here, or ""."""
     absent = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
     if absent:
         return f"no {', '.join(absent)}: apt-get install slurm-wlm slurmdbd mariadb-server munge"
@@ -100,7 +100,7 @@ def missing() -> str:
 
 
 class Cluster:
-    """A cluster that runs; what its programs are called with."""
+    """A running cluster, and the environment for its programs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ class Cluster:
         }
 
     def call(self, *words: str) -> str:
-        """What a program says; AssertionError with its complaint where it fails."""
+        """The output of a program; AssertionError with its error output if it fails."""
         done = subprocess.run(
             words, env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=30
         )
@@ -120,12 +120,12 @@ class Cluster:
         return done.stdout
 
     def submit(self, script: str, *options: str) -> str:
-        """The number of a job with both accelerators."""
+        """Submit a job with both accelerators and return its number."""
         words = ("--parsable", "--account=ads", "--gres=gpu:2", "--output=/dev/null")
         return self.call("sbatch", *words, f"--wrap={script}", *options).strip()
 
     def states(self, job: str) -> list[str]:
-        """Of all attempts of a job that accounting knows of."""
+        """The states of all attempts of a job in the accounting."""
         told = self.call("sacct", "-D", "-X", "-n", "-P", "-j", job, "-o", "State")
         return told.split()
 
@@ -139,7 +139,7 @@ class Cluster:
 
 
 def wait(until: Callable[[], Any], what: str, cluster: Cluster, seconds: float = READY_S) -> None:
-    """Until something is so; AssertionError with the logs where it never is."""
+    """Wait until a condition holds; AssertionError with the logs if it never does."""
     end = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < end, f"{what} did not come: {cluster.logs()}"
@@ -155,9 +155,9 @@ def running(
     accounts: Sequence[str] = ACCOUNTS,
     more: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """A cluster in an empty folder, stopped at the end; `more` are lines of slurm.conf.
+    """Start a cluster in an empty folder and stop it at the end; `more` are lines of slurm.conf.
 
-    `gpus` are those of each node; without names of nodes there is one, called as this machine.
+    `gpus` is the number per node; without names of nodes there is one, named like this machine.
     """
     cluster = Cluster(folder)
     with ExitStack() as stack:
@@ -259,12 +259,12 @@ def _said(cluster: Cluster, *words: str) -> str:
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """A port that is not in use."""
     return _ports(1)[0]
 
 
 def _ports(count: int) -> list[int]:
-    """Free ones, all different."""
+    """Distinct free ports."""
     with ExitStack() as stack:
         found = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in found:

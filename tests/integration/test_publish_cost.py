@@ -1,4 +1,4 @@
-"""The price in the comment and the nice value of a job of a real Slurm."""
+"""The eviction cost in the comment and the nice value of a job of a real Slurm."""
 
 from __future__ import annotations
 

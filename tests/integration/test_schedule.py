@@ -1,4 +1,4 @@
-"""A controller in a process of its own."""
+"""A publishing controller in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes long is looked for by another process."""
+"""The search for regressions runs in a separate process."""
 
 from __future__ import annotations
 

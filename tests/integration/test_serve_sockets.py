@@ -1,4 +1,4 @@
-"""The server over real sockets: half-sent and slow requests hold up nobody else."""
+"""The server over real sockets: half-sent and slow requests do not block other clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
 
 
 async def answer(scope: dict[str, object], receive: object, send: object) -> None:
-    """`/large` is more than a socket takes at once."""
+    """`/large` is larger than the buffer of a socket."""
     size = 64 << 20 if scope["path"] == "/large" else 2
     length = (b"content-length", str(size).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [length]})  # type: ignore[operator]
@@ -33,7 +33,7 @@ async def answer(scope: dict[str, object], receive: object, send: object) -> Non
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a server in a thread of this process."""
+    """The port of a server in a thread of this process."""
     running: uvicorn.Server = build_server(answer)  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -58,7 +58,7 @@ def status(port: int, source: str = "127.0.0.1") -> int:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the server has ended a connection; False if it answers or waits."""
+    """Whether the server has closed a connection; False if it responds or waits."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""`headway schedule slurm` beside a real Slurm: the cheapest job goes, and it has saved first."""
+"""`headway schedule slurm` with a real Slurm: the cheapest job is evicted after it has saved."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def submit(cluster: Cluster, folder: Path, script: str, qos: str, *options: str)
 
 
 def train(cluster: Cluster, folder: Path, *words: str, by: str = "exec") -> str:
-    """A training of one accelerator that says after each step that it was made."""
+    """A training with one accelerator that records each step."""
     command = (by, *HEADWAY, "run", "--", sys.executable, JOB, "store", "out", *TRAINING, *words)
     return submit(cluster, folder, " ".join(map(str, command)), "low")
 
@@ -90,7 +90,7 @@ SCHEDULE = (*HEADWAY, "schedule", "slurm", f"--grace={GRACE_S}", "--interval=1")
 
 @contextmanager
 def scheduling(cluster: Cluster, log: Path) -> Iterator[None]:
-    """Beside the cluster, told to stop at the end."""
+    """Run the controller and stop it at the end."""
     with log.open("w") as file:
         process = subprocess.Popen(SCHEDULE, env=cluster.env, stdout=file, stderr=file)
         try:
@@ -103,7 +103,7 @@ def scheduling(cluster: Cluster, log: Path) -> Iterator[None]:
 
 
 def lines(text: str, *jobs: str) -> list[str]:
-    """Those that name all of these jobs, without warnings: they end with a code."""
+    """Lines that name all of these jobs, without warnings (they end with a code)."""
     patterns = [re.compile(rf"\bjob {job}\b") for job in jobs]
     plain = [line for line in text.splitlines() if not line.endswith("]")]
     return [line for line in plain if all(one.search(line) for one in patterns)]
@@ -290,7 +290,7 @@ def test_a_gang_on_two_nodes_takes_the_place_of_another(two_nodes: Cluster, tmp_
 
 
 def simulated(cluster: Cluster, jobs: Mapping[Path, str], preemptor: str) -> list[Job]:
-    """Whom the simulator evicts where jobs start, save and recover as these have."""
+    """The jobs that the simulator evicts, given the same start, save and recovery times."""
     seen = read_cluster(cluster.call)
     begin = min(job.start for job in seen.running())
     found = []

@@ -1,4 +1,4 @@
-"""Ledgers of any shape, for properties that hold for all of them."""
+"""Random ledgers for property tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ short = st.integers(1, 90 * NS)
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> Ledger:
-    """Up to four attempts of any leaves, and something of all that rules look at."""
+    """Up to four attempts with any buckets, and some of everything that rules read."""
     line, ends = Line(), []
     for _ in range(draw(st.integers(1, 4))):
         for leaf in draw(st.lists(st.sampled_from(BUCKETS), min_size=1, max_size=12)):

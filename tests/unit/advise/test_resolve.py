@@ -1,4 +1,4 @@
-"""Whatever is proposed for whatever run: no second is won twice, and none that was not lost."""
+"""For any proposals and any run, no time is gained twice, and only lost time is gained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule on a run that needs it, to the second, and on one that does not."""
+"""Each rule on a run that needs it, with exact gains, and on one that does not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ask(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> list[Propos
 
 
 def worth(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> tuple[float, str]:
-    """Seconds and confidence of the one thing that a rule proposes."""
+    """Seconds and confidence of the single proposal of a rule."""
     (proposal,) = ask(rule, ledger, *others, **known)
     report: AdviceReport = resolve(ledger, [(rule, proposal)])
     return report.gain / NS, proposal.confidence
@@ -53,7 +53,7 @@ def ledger_with(line: Line, **others: Any) -> Ledger:
 
 
 def lives(*lines: Line) -> tuple[Line, tuple[Attempt, ...]]:
-    """Attempts one after the other; all but the last have failed."""
+    """Consecutive attempts; all but the last have failed."""
     whole, attempts = Line(), []
     for index, line in enumerate(lines):
         start = whole.now

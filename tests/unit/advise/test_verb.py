@@ -1,4 +1,4 @@
-"""`headway advise` on a run folder, as a person types it, and whether what it says exists."""
+"""The command `headway advise` on a run folder; its advice refers to flags and pages that exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMAND = ["python", "train.py"]
 
 
 def texts(rule: str) -> list[str]:
-    """Every string of a rule and of what it shares with the others of its module."""
+    """All strings of a rule, including those shared within its module."""
     tree = ast.parse((RULES / f"{rules.OWN[rule]}.py").read_text())
     tree.body = [
         node

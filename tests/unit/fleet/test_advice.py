@@ -1,4 +1,4 @@
-"""A store: ledgers again from their rows, and advice added up over runs."""
+"""Advice for a store: ledgers rebuilt from rows, and advice summed over runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = settings(
 
 
 def again(ledger: Ledger) -> Ledger:
-    """Through the rows of a store, with every column."""
+    """A ledger written to rows with every column, and rebuilt."""
     tables = {
         name: [dict.fromkeys(TABLES[name].names) | row for row in found]
         for name, found in to_rows(ledger, job="train").items()

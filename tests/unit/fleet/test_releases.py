@@ -1,4 +1,4 @@
-"""Releases of a store as bars: the same account as the page of starts."""
+"""Releases of a store as bars, with the same numbers as the page of starts."""
 
 from __future__ import annotations
 

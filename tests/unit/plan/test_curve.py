@@ -11,7 +11,7 @@ META = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15)
 
 
 def test_the_optimum_of_metas_figure_7() -> None:
-    """15 s of blocking and 3 failures a day: 15.5 minutes, 3.2 % wasted."""
+    """15 s of blocking and 3 failures per day: 15.5 minutes, 3.2 % wasted."""
     at = point(META, META.interval_in_use)
     assert (round(at.interval / 60, 1), round(at.wasted, 1)) == (15.5, 3.2)
     assert round(at.exact, 1) == 3.2

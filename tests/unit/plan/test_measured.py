@@ -97,7 +97,7 @@ def test_the_values_of_a_store(source: Source) -> None:
 
 
 def test_one_answer_to_how_often_to_save() -> None:
-    """The report, the advice and the plan of a run say the same."""
+    """Report, advice and plan of a run recommend the same interval."""
     line = Line().add("train.effective", 9000).add("waste.checkpoint_block", 12)
     line.add("failure.lost_training", 2000)
     save = Checkpoint(

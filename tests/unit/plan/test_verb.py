@@ -1,4 +1,4 @@
-"""`headway plan` as a person types it."""
+"""The command `headway plan`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_picture_is_one_file_without_a_network(
 
 @pytest.fixture
 def night(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`night` is a run."""
+    """A run in the folder `night`."""
     (tmp_path / "night" / "journal").mkdir(parents=True)
     run = Run(path=tmp_path, name="<i>night</i>", ledger=killed())
     monkeypatch.setattr("headway.run.load", lambda path: run)
@@ -129,7 +129,7 @@ def test_from_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: 
 def test_a_recorded_run_has_one_recommended_interval(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the report, the advice and the plan; by a Checkpointer too, if it had one."""
+    """In report, advice and plan, and by the Checkpointer if the run had one."""
     monkeypatch.setattr(reader, "SILENT_NS", math.inf)  # as it was loaded: nobody has ended
     shown = load(name).ledger.recommended_interval
     assert shown is not None
@@ -172,7 +172,7 @@ def test_the_page_shows_what_is_printed(words: str, capsys: pytest.CaptureFixtur
 def test_from_a_run_without_a_failure(
     wall_s: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A short run knows nothing of failures, a long one that there are few."""
+    """A short run does not determine the failure rate; a long one shows that it is low."""
     line = Line().add("start.launcher_init", 3).add("train.effective", wall_s - 3)
     save = Checkpoint(attempt=0, rank=0, start=9 * NS, end=10 * NS, step=9, path="a")
     ledger = ledger_of(line, steps=9, checkpoints=(save,), saves=1, time_to_start=3 * NS)
@@ -195,7 +195,7 @@ def test_from_a_run_without_a_failure(
 
 
 def test_no_dots_where_they_would_take_minutes(capsys: pytest.CaptureFixture[str]) -> None:
-    """20 trials of each would have a million lives; with a hundredth of them there are dots."""
+    """20 trials of each would need a million attempts; with 1 % of them points are simulated."""
     words = ("plan", "--mtbf", "24s", "--block", "0.01s", "--trials", "2")
     assert as_json(capsys, *words)["rows"][0]["curve_played"] == []
     assert as_json(capsys, *words, "--length", "3h")["rows"][0]["curve_played"] != []

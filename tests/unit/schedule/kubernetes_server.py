@@ -1,7 +1,7 @@
-"""An API server that says what one of Kubernetes said: objects in memory, and refusals to order.
+"""A fake API server with recorded responses: objects in memory, and refusals on request.
 
-What a kube-apiserver said to the same requests is in kubernetes/answers.json. What could not be
-had of that one is made up here: that it is busy or fails (429, 5xx), and Kueue's Workload.
+The responses of a kube-apiserver to the same requests are in kubernetes/answers.json. Made up
+here are responses of a busy or failing server (429, 5xx), and Kueue's Workload.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REFUSED = {401: "no such token", 403: "may not get", 409: "conflict"}
 
 
 def refusal(code: int) -> Any:
-    """As the API server tells it."""
+    """The body of an error response."""
     if code in REFUSED:
         return ANSWERS[REFUSED[code]]["answer"]
     if code == 429:
@@ -48,13 +48,13 @@ def refusal(code: int) -> Any:
 
 
 def workload(name: str, owner: str) -> dict[str, Any]:
-    """The part of one that matters here."""
+    """The relevant part of a Workload."""
     metadata = {"name": name, "namespace": "train", "uid": "cccc", "labels": {OWNER: owner}}
     return {"kind": "Workload", "metadata": metadata, "status": {}}
 
 
 class RecordedServer:
-    """What is there, what was asked, and what is refused before anything is done."""
+    """Objects, received requests, and the refusals of the next requests."""
 
     def __init__(self) -> None:
         pod, job, group = (deepcopy(ANSWERS[name]["answer"]) for name in ("pod", "job", "kueue"))
@@ -67,7 +67,7 @@ class RecordedServer:
         self.url = ""
 
     def annotations(self, path: str) -> dict[str, str]:
-        """Of an object, without those that were taken away."""
+        """The current annotations of an object."""
         return dict(self.things[path]["metadata"].get("annotations", {}))
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -91,7 +91,7 @@ class RecordedServer:
 
 @contextmanager
 def recorded_server() -> Iterator[RecordedServer]:
-    """One that listens."""
+    """Start the server and yield it."""
     recorded = RecordedServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -125,8 +125,7 @@ def recorded_server() -> Iterator[RecordedServer]:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
+        def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     recorded.url = f"http://127.0.0.1:{server.server_address[1]}"

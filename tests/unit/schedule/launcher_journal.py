@@ -8,7 +8,7 @@ from headway.units import NS
 
 
 def write_active_run(folder: Path, *, over: bool = False, **extra: Any) -> None:
-    """A run that goes on at this moment, as its launcher tells of it."""
+    """Write a run that is active now, with an eviction cost from its launcher."""
     (folder / "journal").mkdir(parents=True)
     writer = Writer(str(folder / "journal" / "launcher-L0-node0-7.jsonl"), 7)
     first = head("launcher", launch="L0", index=0)

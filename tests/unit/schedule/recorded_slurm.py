@@ -1,7 +1,7 @@
-"""Answers of a real Slurm 22.05: three jobs hold four accelerators, three wait.
+"""Output of a real Slurm 22.05: three jobs hold four accelerators, three wait.
 
-Job 1 (1 accelerator, an `exec`), job 2 (1, a step of srun) and job 3 (2, a plain script, of another
-account) are low; 4 (1) is high and waits for room, 5 (2, high) and 6 (low) wait behind it.
+Job 1 (1 accelerator, an `exec`), job 2 (1, an srun step) and job 3 (2, a plain script, of another
+account) are low; 4 (1) is high and waits for resources, 5 (2, high) and 6 (low) wait behind it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = (FOLDER / "config.txt").read_text()
 
 
 class RecordedSlurm:
-    """Answers as recorded, and keeps what it was told to do."""
+    """Prints recorded output, and records other commands."""
 
     def __init__(self) -> None:
         self.answers = {words: (FOLDER / name).read_text() for words, name in FILES.items()}
@@ -54,7 +54,7 @@ class RecordedSlurm:
         return ""
 
     def becomes(self, number: int, **fields: object) -> None:
-        """From now on that job is told of differently; with no fields, not at all."""
+        """Change the fields of a job from now on; without fields, remove the job."""
         content = json.loads(self.answers[JOBS_COMMAND])
         for row in [row for row in content["jobs"] if row["job_id"] == number]:
             row.update(fields)
@@ -64,7 +64,7 @@ class RecordedSlurm:
 
 
 class FixedRunIndex(RunIndex):
-    """Runs that say what a test wants them to."""
+    """Runs with a given status."""
 
     def __init__(self, statuses: Mapping[int, RunStatus]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The price of an eviction: the formula, and what a ledger says."""
+"""The eviction cost: the formula, and the cost of a ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launcher of a run told last, read without the ledger."""
+"""The last report of a run's launcher, read without the ledger."""
 
 from __future__ import annotations
 

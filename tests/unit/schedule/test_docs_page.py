@@ -1,4 +1,4 @@
-"""docs/scheduling.md against the code and against what was measured."""
+"""docs/scheduling.md matches the code and the measurements."""
 
 from __future__ import annotations
 

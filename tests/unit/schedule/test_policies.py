@@ -1,4 +1,4 @@
-"""Who goes: each policy on a scene that is small enough to see the answer."""
+"""Victims of each policy in clusters that are small enough to check by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of runs, to whom, and when it is taken back."""
+"""What publishers write for each run, and when they withdraw it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_cost(
 
 
 class RecordingPublisher:
-    """A place that remembers, and refuses when told to."""
+    """Records what is published, and refuses on request."""
 
     def __init__(self) -> None:
         self.published: list[dict[str, bool]] = []
@@ -126,7 +126,7 @@ def test_a_nudge_stays_within_its_limits_and_moves_in_steps() -> None:
 
 
 def scontrol(folder: Path, *, comment: str, nice: int = 0, refuses: str = "") -> Path:
-    """A program that answers as Slurm's does, and keeps what it was told."""
+    """A fake scontrol that records its calls."""
     shown = SHOWN.format(job=7, nice=nice, comment=comment)
     (folder / "scontrol").write_text(
         "#!/bin/sh\n"

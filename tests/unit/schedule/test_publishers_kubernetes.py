@@ -1,4 +1,4 @@
-"""The price on Kubernetes, against the answers of an API server."""
+"""The Kubernetes publisher, with recorded responses of an API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm answers, as data: recorded from a real one."""
+"""Parsing the output of Slurm, as recorded from a real one."""
 
 from __future__ import annotations
 

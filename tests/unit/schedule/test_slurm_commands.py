@@ -1,4 +1,4 @@
-"""`headway schedule slurm` where it cannot work: one sentence each."""
+"""`headway schedule slurm` reports a missing or unsuitable set-up in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An eviction from the signal to the requeue, on a clock of its own, beside recorded answers."""
+"""An eviction from the signal to the requeue, with a fake clock and recorded output of Slurm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHEAP, DEAR = run_status(unsaved=900), run_status(unsaved=900, recover=9000)
 
 
 class Scenario:
-    """A watch over the recorded cluster, and all that it says."""
+    """A controller of the recorded cluster, with its log."""
 
     def __init__(
         self, statuses: dict[int, RunStatus], policy: str = "least-cost:phase=on", **more: object
@@ -35,7 +35,7 @@ class Scenario:
         )
 
     def look(self, after: float = 0.0) -> list[tuple[str, ...]]:
-        """What Slurm was told to do at a look, so many seconds later."""
+        """The commands that a poll runs, `after` seconds later."""
         self.now += after
         self.slurm.done.clear()
         self.watch.poll()

@@ -1,4 +1,4 @@
-"""The run of a Slurm job: how it is found, and what it says."""
+"""Finding the run of a Slurm job, and reading its status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def job(number: int, folder: Path) -> cluster.SlurmJob:
 
 
 def run(folder: Path, number: int) -> Path:
-    """One that trains for 55 s and has saved at 40 s what was there 8 s before."""
+    """A run that trains for 55 s; its save at 40 s has the state of 8 s before."""
     fake = FakeRun()
     fake.launcher(begin=0, scheduler_job=str(number))
     rank = fake.process(begin=1)

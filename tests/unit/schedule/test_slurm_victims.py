@@ -1,4 +1,4 @@
-"""Whom a waiting job of Slurm evicts: the simulator's policy over recorded answers."""
+"""Victims of a waiting Slurm job: the policies applied to recorded output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small store of runs that never were, one of them with a hostile name."""
+"""A small store of made-up runs, one of them with a hostile name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RUNS = 12
 
 
 def make(folder: Path) -> Store:
-    """Twelve runs on twelve days, of two teams; every third was preempted once, one still runs."""
+    """Twelve runs on twelve days, of two teams; every third was preempted once, one is running."""
     store = Store(str(folder))
     store.write(merge_rows(*(_run(number) for number in range(RUNS))))
     return store
 
 
 class FinishedSearch(Search):
-    """A search that is done and has no finding."""
+    """A finished search without findings."""
 
     def __init__(self) -> None:
         super().__init__("")

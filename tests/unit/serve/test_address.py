@@ -1,4 +1,4 @@
-"""Where the server listens, and to whom it answers."""
+"""Listen addresses and Host headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages over HTTP: what they hold, and what nobody can get out of them."""
+"""The pages over HTTP: their content, and what clients cannot get."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("pages")
 
 
 class Outline(HTMLParser):
-    """Headings, and everything that would run."""
+    """Collects headings, and everything that a browser would execute."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_choices(client: TestClient) -> None:
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    """A run on disk with a hostile name, told by hand as docs/journal.md says."""
+    """A run on disk with a hostile name, written as described in docs/journal.md."""
     folder = tmp_path / "runs" / "night"
     script = tmp_path / "write.py"
     script.write_text(code("journal.md", "Writing one"))

@@ -1,4 +1,4 @@
-"""A store that is asked again and again."""
+"""Repeated and concurrent queries of a store."""
 
 from __future__ import annotations
 

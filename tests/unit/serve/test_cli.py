@@ -1,4 +1,4 @@
-"""`headway serve` before it serves: what is wrong is one sentence and exit code 2."""
+"""`headway serve` reports invalid arguments in one line, with exit code 2."""
 
 from __future__ import annotations
 

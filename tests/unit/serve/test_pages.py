@@ -1,4 +1,4 @@
-"""The data of each panel, over a small store whose numbers can be added up by hand."""
+"""The data of each panel, for a small store whose numbers can be checked by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses: what they ask for, and what they cannot ask for."""
+"""Query strings: valid and invalid parameters."""
 
 from __future__ import annotations
 

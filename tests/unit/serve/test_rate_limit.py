@@ -1,4 +1,4 @@
-"""How often somebody may ask, on a clock that is set by hand."""
+"""The rate limit, with a fake clock."""
 
 from __future__ import annotations
 

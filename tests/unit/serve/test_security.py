@@ -1,4 +1,4 @@
-"""Who may come in, how often, and what a browser is told."""
+"""Authentication, rate limits and response headers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_too_many_requests_are_refused(source: Source) -> None:
 
 
 def test_strangers_use_up_no_requests_of_those_who_have_the_token(source: Source) -> None:
-    """As behind a proxy, whose address all have."""
+    """All clients share the address of a proxy."""
     from headway.serve import security
 
     locked = pages(source, TOKEN, clock=lambda: 0.0)
@@ -187,7 +187,7 @@ def test_wrong_tokens_are_counted(source: Source) -> None:
 
 
 def test_a_login_that_is_cut_off_is_no_fault(source: Source) -> None:
-    """Else each of them would be a traceback in the log."""
+    """It must not print a traceback to the log."""
     answers: list[MutableMapping[str, Any]] = []
     parts = iter([{"type": "http.request", "body": b"tok", "more_body": True}])
 

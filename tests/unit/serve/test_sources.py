@@ -1,4 +1,4 @@
-"""Reports of runs whose folders are at hand."""
+"""Reports of runs whose folders are available."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@
   }
 
   function say(panel, text) {
-    const said = panel.querySelector(".said");
-    if (said) said.textContent = text || "";
+    const status = panel.querySelector(".status");
+    if (status) status.textContent = text || "";
     else if (text) panel.querySelector("dd").textContent = text;
   }
 
