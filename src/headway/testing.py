@@ -29,7 +29,7 @@ EPOCH = 1_790_000_000  # the wall clock at true second 0
 
 @dataclass(frozen=True)
 class Host:
-    """A machine: its name, its boot, and how far its clocks are off the truth, in seconds."""
+    """A machine: name, boot id, and offsets of its clocks from true time in seconds."""
 
     name: str = "node0"
     boot: str = "boot-0"
@@ -39,7 +39,7 @@ class Host:
 
 @dataclass
 class FakeJournal:
-    """One process's journal, written line by line."""
+    """The journal of one process, written line by line."""
 
     name: str
     host: Host
@@ -53,11 +53,11 @@ class FakeJournal:
         return round((seconds + self.host.monotonic) * NS)
 
     def event(self, ev: str, t: float, **fields: Any) -> None:
-        """Any event that needs no more than a time."""
+        """Write an event that needs only a time."""
         self.lines.append({"ev": ev, "t": self.at(t), **fields})
 
     def open(self, name: str, t: float, *, th: int = 0, **fields: Any) -> int:
-        """A span begins; returns its id."""
+        """Begin a span; return its id."""
         span = self.next_id
         self.next_id += 1
         line = {"ev": "open", "id": span, "t": self.at(t), "name": name, "th": th, **fields}
@@ -65,17 +65,17 @@ class FakeJournal:
         return span
 
     def close(self, span: int, t: float, **fields: Any) -> None:
-        """A span ends."""
+        """End a span."""
         self.lines.append({"ev": "close", "id": span, "t": self.at(t), **fields})
 
     def span(self, name: str, start: float, end: float, *, th: int = 0, **fields: Any) -> None:
-        """A whole span."""
+        """Write a complete span."""
         self.close(self.open(name, start, th=th, **fields), end)
 
     def train(
         self, first: int, count: int, start: float, each: float, *, wait: float = 0.0
     ) -> float:
-        """`count` steps of `each` seconds; returns when the last one ended."""
+        """Write `count` steps of `each` seconds; return when the last one ended."""
         begin = start if self.steps else 0.0
         for number in range(1, count + 1):
             end = start + number * each
@@ -101,22 +101,22 @@ class FakeJournal:
         return start + count * each
 
     def exit(self, t: float, **fields: Any) -> None:
-        """The process's own last line; for a launcher, with the command's exit code."""
+        """Write the last line of the process; for a launcher, with the exit code of the command."""
         self.event("exit", t, **fields)
 
     def data(self) -> bytes:
-        """The file."""
+        """The content of the journal file."""
         return b"".join(writer.encode(line) for line in self.lines)
 
     def page(self) -> bytes:
-        """The pulse page."""
+        """The content of the pulse page."""
         alive = max([line["t"] for line in self.lines if line["ev"] != "drain"], default=0)
         cells = {pulse.MAGIC_CELL: pulse.MAGIC, pulse.ALIVE: alive, **self.cells}
         values = [cells.get(index, 0) for index in range(pulse.CELLS)]
         return struct.pack(f"<{pulse.CELLS}q", *values).ljust(pulse.SIZE, b"\0")
 
     def journal(self) -> Journal:
-        """As the reader sees it."""
+        """The journal as the reader parses it."""
         found = parse(self.data(), self.name)
         assert found is not None
         return found
@@ -157,7 +157,7 @@ class FakeRun:
         pid: int | None = None,
         **head: Any,
     ) -> FakeJournal:
-        """A process below the launcher."""
+        """A process started by the launcher."""
         number = pid if pid is not None else 100 + len(self.journals)
         name = f"{(host or Host()).name}-{number}-{len(self.journals)}"
         return self._journal(
@@ -195,11 +195,11 @@ class FakeRun:
         return made
 
     def ledger(self, run: str = "fake") -> Ledger:
-        """The account of it all."""
+        """The ledger of the run."""
         return build_ledger([made.journal() for made in self.journals], run=run)
 
     def write(self, folder: Path) -> Path:
-        """The same as a run folder on disk, pulse pages included."""
+        """Write a run folder to disk, including pulse pages."""
         journal = folder / "journal"
         journal.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text('{"schema": 1, "run": "fake"}')

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-INTERRUPT_INTERVAL_S = 0.1  # between interrupts: one may come where it is ignored
+INTERRUPT_INTERVAL_S = 0.1  # between interrupts: one may arrive where it is ignored
 
 
 class TorchThread(threading.Thread):
-    """At the end of the process it is asked to stop, and waited for, but not for ever.
+    """A thread that is stopped and awaited at process exit, for a limited time.
 
-    It may be in the midst of what never ends, as a GPU can be. `ask`: how it is told; without that
-    it is interrupted.
+    It may be blocked forever, for example on a GPU. `on_stop` asks it to stop; without it, the
+    thread is interrupted.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TorchThread(threading.Thread):
             _RUNNING.discard(self)
 
     def stop(self) -> None:
-        """It ends now, if it can."""
+        """Stop it now, within its time limit."""
         _stop([self])
 
 
@@ -55,7 +55,7 @@ _RUNNING: set[TorchThread] = set()
 
 
 def interrupt(thread: int, what: type[BaseException]) -> None:
-    """That is raised in it, as soon as it runs Python again."""
+    """Raise the exception in that thread as soon as it runs Python code."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
 
 
@@ -81,6 +81,6 @@ def _is_awaited(thread: TorchThread, for_s: float) -> bool:
 def _stop_all_at_exit() -> None:
     try:
         _stop([thread for thread in tuple(_RUNNING) if thread.is_alive()])
-    except KeyboardInterrupt:  # whoever asks twice does not want to wait
+    except KeyboardInterrupt:  # a second interrupt: do not wait
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -36,7 +36,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra(f"{error.name} is not installed", extra="torchrec") from None
 
-# Their tensors are made when they are saved, and have no size before that.
+# Their tensors are created when they are saved, and have no size before.
 VIRTUAL = ("KEY_VALUE", "SSD_VIRTUAL_TABLE", "DRAM_VIRTUAL_TABLE", "DRAM_SSD_VIRTUAL_TABLE")
 TWO_DIMENSIONS = getattr(types, "ShardingEnv2D", ())
 IGNORED_SETTINGS = (
@@ -51,7 +51,7 @@ _originals: dict[tuple[Any, str], Any] = {}
 
 
 def install(plans: str | os.PathLike[str] | None = None) -> None:
-    """From here on: no gather per table, and with a folder for plans, no planning twice."""
+    """Initialize sharded tables without gathers; with a folder for plans, reuse sharding plans."""
     uninstall()
     _replace(embedding.ShardedEmbeddingCollection, "_initialize_torch_state", _without_gathers)
     if plans is not None:
@@ -60,7 +60,6 @@ def install(plans: str | os.PathLike[str] | None = None) -> None:
 
 
 def uninstall() -> None:
-    """TorchRec as it was."""
     for (owner, name), real in _originals.items():
         setattr(owner, name, real)
     _originals.clear()
@@ -68,7 +67,7 @@ def uninstall() -> None:
 
 @contextmanager
 def installed(plans: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """The same, for a while."""
+    """The same in a context."""
     install(plans)
     try:
         yield
@@ -84,10 +83,10 @@ def collective_plan(
     *,
     plans: PlanCache,
 ) -> types.ShardingPlan:
-    """What the planner plans on rank 0, or planned before; on all ranks or on none.
+    """The planner's plan, made on rank 0 or cached, on all ranks or on none.
 
-    Every rank must have the modules and the versions that rank 0 has. The planner's settings are
-    those of rank 0, as in TorchRec.
+    Every rank must have the same modules and versions as rank 0. The planner settings are those of
+    rank 0, as in TorchRec.
     """
     sharders = list(sharders) if sharders is not None else get_default_sharders()
     common = {
@@ -120,7 +119,7 @@ def collective_plan(
 
 
 def encode_plan(plan: types.ShardingPlan) -> Any:
-    """A plan as JSON takes it; None if there is something in it that has no such form."""
+    """The plan as JSON values; None if it contains something that has no such form."""
     found = []
     for path, module in plan.plan.items():
         if type(module) is not types.EmbeddingModuleShardingPlan:
@@ -144,7 +143,7 @@ def encode_plan(plan: types.ShardingPlan) -> Any:
 
 
 def decode_plan(document: Any) -> types.ShardingPlan:
-    """The plan that `encoded` wrote down."""
+    """The plan that `encode_plan` encoded."""
     plan = {}
     for path, parameters in document:
         module = types.EmbeddingModuleShardingPlan()
@@ -161,7 +160,7 @@ def decode_plan(document: Any) -> types.ShardingPlan:
 
 
 def _is_plan(document: Any) -> bool:
-    """Whether it can be decoded: what lies in the folder may be somebody else's."""
+    """Whether it can be decoded: the folder may contain other files."""
     try:
         decode_plan(document)
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -173,7 +172,7 @@ def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     real = getattr(owner, name, None)
     if real is None:
         where = f"{owner.__name__}.{name}"
-        text = f"headway: this torchrec has no {where}; it is left as it is"
+        text = f"headway: this torchrec has no {where}; nothing is replaced"
         print(with_code(text, code="torchrec-part-missing"), file=sys.stderr)
         return
     _originals[owner, name] = real
@@ -193,7 +192,7 @@ def _without_gathers(real: Callable[..., None]) -> Any:
         names: dict[int, str] = {}
 
         def init(cls: Any, local_shards: Any, *size: Any, **options: Any) -> Any:
-            # Told by the list itself: a rank without a shard of it has nothing else to go by.
+            # Identified by the list itself: a rank without a shard has no other information.
             if not names:
                 held = self._model_parallel_name_to_local_shards
                 names.update((id(shards), name) for name, shards in held.items())
@@ -214,9 +213,9 @@ def _without_gathers(real: Callable[..., None]) -> Any:
 
 
 def _tensor_metadata(collection: Any, name: str | None) -> ShardedTensorMetadata | None:
-    """The metadata that would be gathered; None where the plan does not tell.
+    """The metadata that would be gathered; None if the plan does not determine it.
 
-    Decided by what is the same on all ranks: if one gathers, all must.
+    Decided by what is the same on all ranks: if one rank gathers, all must.
     """
     if name is None or isinstance(collection._env, TWO_DIMENSIONS):
         return None
@@ -228,7 +227,7 @@ def _tensor_metadata(collection: Any, name: str | None) -> ShardedTensorMetadata
         return None
     if type(spec) is not EnumerableShardingSpec:
         return None
-    dtype = data_type_to_dtype(config.data_type)  # a rank without a shard cannot ask a tensor
+    dtype = data_type_to_dtype(config.data_type)  # a rank without a shard has no tensor to ask
     return ShardedTensorMetadata(
         sorted(spec.shards, key=_rank),
         torch.Size(collection._name_to_table_size[name]),
@@ -241,7 +240,7 @@ def _rank(shard: Any) -> int:
 
 
 def _modules(module: torch.nn.Module, sharders: Sequence[Any]) -> list[Any]:
-    """What is there to shard, and all else that takes memory."""
+    """Everything to be sharded, and everything else that takes memory."""
     kinds = {sharder.module_type for sharder in sharders}
     found: list[Any] = []
     for tensors in (module.named_parameters(), module.named_buffers()):

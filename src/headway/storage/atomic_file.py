@@ -1,7 +1,7 @@
-"""Replace a file atomically: write it in a folder beside its target, then rename it.
+"""Replace a file atomically: write it in a folder next to the target, then rename it.
 
 The folder stays locked while the writing process lives. A folder whose lock is free belongs to a
-process that was killed, and is removed by the next writer.
+killed process and is removed by the next writer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCK = ".headway-lock"
 
 
 class AtomicFile:
-    """Where the next content of a file is written; it has the file's own name there."""
+    """The next content of a file; `path` has the same file name."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -30,7 +30,7 @@ class AtomicFile:
         self.path = os.path.join(self.folder, name)
 
     def commit(self) -> None:
-        """It is the file now, or the file is what it was; whatever happens to the machine."""
+        """Replace the file, durably and atomically."""
         if self._mode is not None:
             os.chmod(self.path, self._mode)
         sync(self.path)
@@ -38,7 +38,7 @@ class AtomicFile:
         sync(self.parent)
 
     def discard(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         _remove_folder(self.folder)
         lock, self._lock = self._lock, None
         if lock is not None:
@@ -47,7 +47,7 @@ class AtomicFile:
 
 
 def _make_locked_folder(parent: str) -> tuple[str, int | None]:
-    """A folder and its lock; no lock if a sweep was faster."""
+    """A folder and its lock; no lock if another process has removed the folder."""
     folder = os.path.join(parent, f"{PREFIX}{os.getpid()}-{time.monotonic_ns():x}")
     os.mkdir(folder)
     try:
@@ -63,7 +63,7 @@ def _make_locked_folder(parent: str) -> tuple[str, int | None]:
         os.close(lock)
         return folder, None
     except OSError:
-        return folder, lock  # a file system without locks: nobody sweeps there
+        return folder, lock  # file system without locks: folders are never removed there
     if os.fstat(lock).st_nlink == 0:
         os.close(lock)
         return folder, None
@@ -71,7 +71,7 @@ def _make_locked_folder(parent: str) -> tuple[str, int | None]:
 
 
 def remove_abandoned(parent: str) -> None:
-    """Remove what processes that were killed have left here."""
+    """Remove what killed processes have left here."""
     with contextlib.suppress(OSError):
         found = [one.path for one in os.scandir(parent) if one.name.startswith(PREFIX)]
         for folder in found:
@@ -79,14 +79,14 @@ def remove_abandoned(parent: str) -> None:
 
 
 def has_abandoned_writes(parent: str) -> bool:
-    """Whether a process was killed before all that it saved here was written."""
+    """Whether a process was killed before everything it saved here was written."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         return any(_is_abandoned(one.path) for one in entries if one.name.startswith(PREFIX))
     return False
 
 
 def _is_abandoned(folder: str) -> bool:
-    """Nobody holds its lock, as far as the file system can tell."""
+    """Whether no process holds the lock, as far as the file system can tell."""
     try:
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -105,7 +105,7 @@ def _is_abandoned(folder: str) -> bool:
 def _remove_if_abandoned(folder: str) -> None:
     try:
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # killed just there, or just being made: then it is made again
+    except FileNotFoundError:  # killed there, or just being created: then it is created again
         with contextlib.suppress(OSError):
             os.rmdir(folder)
         return
@@ -115,13 +115,13 @@ def _remove_if_abandoned(folder: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove_folder(folder)
     except OSError:
-        pass  # its process lives
+        pass  # its process is alive
     finally:
         os.close(lock)
 
 
 def _remove_folder(folder: str) -> None:
-    """The lock goes last: a folder without one is empty."""
+    """Remove the lock last: a folder without a lock is empty."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder), key=LOCK.__eq__):
             os.remove(os.path.join(folder, name))
@@ -136,7 +136,7 @@ def _permissions(target: str) -> int | None:
 
 
 def sync(path: str) -> None:
-    """Until the disk has it."""
+    """Make a file or folder durable."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

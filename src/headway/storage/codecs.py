@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.errors import HeadwayError, MissingExtra
 
-try:  # ten times as fast
+try:  # ten times faster
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
@@ -18,11 +18,11 @@ except ImportError:
 crc32_of = crc32
 
 POLYNOMIAL = 0xEDB88320
-THREADED_MIN_BYTES = 1 << 16  # bytes for which waking a thread costs more than it saves
+THREADED_MIN_BYTES = 1 << 16  # bytes below which waking a thread is slower
 
 
 def crc32_combine(first: int, second: int, size: int) -> int:
-    """The checksum of two stretches of bytes, from that of each; `size`: bytes of the second."""
+    """Checksum of two byte sequences from their checksums; `size`: length of the second."""
     power = 0
     while size:
         if size & 1:
@@ -32,7 +32,7 @@ def crc32_combine(first: int, second: int, size: int) -> int:
     return first ^ second
 
 
-_ZEROS: list[tuple[int, ...]] = []  # what 2**n bytes of zeros do to a checksum
+_ZEROS: list[tuple[int, ...]] = []  # effect of 2**n zero bytes on a checksum
 
 
 def _zeros_matrix(power: int) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def _square(matrix: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ChecksumThread:
-    """Sums in a thread of its own, while others write the same bytes."""
+    """Computes checksums in a separate thread, while others write the same bytes."""
 
     def __init__(self) -> None:
         self._todo: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
@@ -73,30 +73,29 @@ class ChecksumThread:
             self._done.put(crc32_of(view))
 
     def start(self, data: memoryview) -> None:
-        """Begin with these bytes; they must stay as they are until the sum is asked for."""
+        """Start with these bytes, which must not change until the result is read."""
         self._todo.put(data)
 
     def result(self) -> int:
-        """The sum of the bytes that were started with first."""
+        """The checksum of the oldest unread start."""
         return self._done.get()
 
     def close(self) -> None:
-        """End the thread."""
         self._todo.put(None)
         self._thread.join()
 
 
 class UnreadableData(HeadwayError):
-    """One clause that says why: "it ..."."""
+    """A clause that says why: "it ..."."""
 
 
-ZSTD_LEVEL = 3  # of zstd, and of torch
-ZSTD_CHUNK_BYTES = 1 << 20  # bytes of a frame that are handed on at once
-ZSTD_THREADS = 4  # that compress at once, if there are so many cores: the training needs some too
+ZSTD_LEVEL = 3  # default level of zstd, and of torch
+ZSTD_CHUNK_BYTES = 1 << 20  # bytes of a frame per chunk
+ZSTD_THREADS = 4  # maximum compression threads: the training needs cores too
 
 
 class ZstdFrame:
-    """A frame that is being made."""
+    """A frame that is being compressed."""
 
     def __init__(self, chunker: Any) -> None:
         self._chunker = chunker
@@ -112,7 +111,7 @@ class ZstdFrame:
 
 
 class ZstdCompressor:
-    """Makes frames, one after the other."""
+    """Compresses frames, one after another."""
 
     def __init__(self) -> None:
         threads = min(len(os.sched_getaffinity(0)), ZSTD_THREADS)
@@ -124,7 +123,7 @@ class ZstdCompressor:
 
 
 def decompress_into(data: memoryview, at: int, room: memoryview) -> None:
-    """Fill the room from the frame, from that byte of its content on, and need no other memory."""
+    """Fill the buffer with content of the frame from offset `at`, without other memory."""
     zstd = require_zstd()
     done = 0
     try:
@@ -139,7 +138,7 @@ def decompress_into(data: memoryview, at: int, room: memoryview) -> None:
 
 
 def require_zstd() -> Any:
-    """The package, or one sentence."""
+    """The zstandard module, or MissingExtra."""
     try:
         import zstandard
     except ImportError:

@@ -9,25 +9,25 @@ import os
 import stat
 from collections.abc import Iterator
 
-PIECE = 8 << 20  # bytes that are read or written at once
+PIECE = 8 << 20  # bytes per read or write
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Busy(Exception):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 class NoLocks(Exception):
-    """This file system has none."""
+    """The file system does not support locks."""
 
 
 def create(path: str) -> int:
-    """A new file, or an old one emptied, open for writing."""
+    """Create a file, or truncate an existing one; open it for writing."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
 
 def set_direct_io(fd: int, past: bool) -> bool:
-    """Whether from now on what is written goes past the page cache, and that can be had."""
+    """Switch O_DIRECT on or off; return whether that worked."""
     try:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if past else 0))
@@ -37,7 +37,7 @@ def set_direct_io(fd: int, past: bool) -> bool:
 
 
 def write_at(fd: int, data: bytes | memoryview, at: int) -> None:
-    """All of it, in big pieces."""
+    """Write all of it, in blocks."""
     done = 0
     with memoryview(data) as view:
         while done < len(view):
@@ -45,81 +45,77 @@ def write_at(fd: int, data: bytes | memoryview, at: int) -> None:
 
 
 def start_writeback(fd: int, at: int, size: int) -> None:
-    """Let the disk begin with what is written; what is still dirty stays in memory."""
+    """Start writing dirty pages to disk; they stay in memory until then."""
     with contextlib.suppress(OSError):
         os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
 
 
 def sync(fd: int) -> None:
-    """What the file holds survives a crash from now on."""
+    """Make the content of the file durable."""
     os.fsync(fd)
 
 
 def close(fd: int) -> None:
-    """The file is done with."""
     os.close(fd)
 
 
 def make_folder(path: str) -> None:
-    """One folder; FileExistsError if there is something."""
+    """Create one folder; FileExistsError if the name exists."""
     os.mkdir(path)
 
 
 def sync_folder(path: str) -> None:
-    """The names in a folder survive a crash from now on."""
+    """Make the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have no such thing, and need none
+        if error.errno != errno.EINVAL:  # some file systems do not support it, and do not need it
             raise
     finally:
         os.close(fd)
 
 
 def rename(old: str, new: str) -> None:
-    """A file replaces a file; a folder takes a name that is free."""
+    """A file may replace a file; a folder needs a free name."""
     os.rename(old, new)
 
 
 def unlink(path: str) -> None:
-    """Take a file away."""
     os.unlink(path)
 
 
 def remove_folder(path: str) -> None:
-    """Take an empty folder away."""
+    """Remove an empty folder."""
     os.rmdir(path)
 
 
 def names(folder: str) -> list[str]:
-    """What is in a folder."""
+    """The names in a folder."""
     return os.listdir(folder)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder of that name."""
     return os.path.isdir(path)
 
 
 def size(path: str) -> int:
-    """Bytes of a file."""
+    """Size of a file in bytes."""
     return os.stat(path).st_size
 
 
 def changed(path: str) -> float:
-    """When it was last changed."""
+    """Modification time."""
     return os.stat(path).st_mtime
 
 
 def read(path: str) -> bytes:
-    """All of a file."""
     with open(path, "rb", opener=_open_nonblocking) as file:
         return file.read()
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Not waiting for somebody to write, where a pipe was put in the place of a file."""
+    """Do not block if a pipe was put in the place of the file."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         os.close(fd)
@@ -128,7 +124,7 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 
 def pieces(path: str) -> Iterator[memoryview]:
-    """A file piece by piece; each is overwritten by the next."""
+    """A file in blocks; each block is overwritten by the next."""
     room = memoryview(bytearray(PIECE))
     with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
         while got := file.readinto(room):
@@ -136,9 +132,9 @@ def pieces(path: str) -> Iterator[memoryview]:
 
 
 def lock(path: str, *, shared: bool = False, wait: bool = True) -> int:
-    """Hold a lock until the number that comes back is closed; Busy if somebody else holds it.
+    """Hold a lock until the returned descriptor is closed. Busy if another process holds it.
 
-    The file may be another one by the time that the lock is had: then it is asked for again.
+    If the file was replaced while waiting for the lock, lock the new file.
     """
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     while True:
@@ -147,7 +143,7 @@ def lock(path: str, *, shared: bool = False, wait: bool = True) -> int:
             fcntl.flock(fd, kind)
             if os.path.samestat(os.fstat(fd), os.stat(path)):
                 return fd
-        except FileNotFoundError:  # taken away while we waited
+        except FileNotFoundError:  # removed while waiting
             pass
         except BlockingIOError:
             os.close(fd)
@@ -160,11 +156,8 @@ def lock(path: str, *, shared: bool = False, wait: bool = True) -> int:
         os.close(fd)
 
 
-# Made of those
-
-
 def write_file(path: str, content: bytes) -> None:
-    """A file whose content survives a crash; its name does once the folder is synced."""
+    """Write a file durably; its name is durable once the folder is synced."""
     fd = create(path)
     try:
         write_at(fd, content, 0)
@@ -174,7 +167,7 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def replace_file(path: str, content: bytes, aside: str) -> None:
-    """The old content or the new one is there at every instant; the new one once this returns."""
+    """Replace a file atomically; the new content is durable once this returns."""
     try:
         write_file(aside, content)
         rename(aside, path)
@@ -186,7 +179,7 @@ def replace_file(path: str, content: bytes, aside: str) -> None:
 
 
 def make_folders(path: str) -> None:
-    """A folder and those above it, so that they survive a crash."""
+    """Create a folder and its parents, durably."""
     if is_folder(path):
         return
     above = os.path.dirname(path)
@@ -198,7 +191,7 @@ def make_folders(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """A folder with all that is in it; somebody else may be at it too."""
+    """Remove a folder and its content; other processes may do the same."""
     try:
         found = names(path)
     except NotADirectoryError:
@@ -217,7 +210,7 @@ OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def only_user_can_write(folder: str | os.PathLike[str]) -> bool:
-    """Whether nobody but this user and root can have written a checkpoint, or can replace it."""
+    """Whether only this user and root can have written a checkpoint, or can replace it."""
     path = os.fspath(folder).removeprefix("file://")
     if "://" in path:
         return False

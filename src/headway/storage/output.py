@@ -23,26 +23,26 @@ from headway.storage.codecs import THREADED_MIN_BYTES, ChecksumThread, crc32_com
 
 
 class Output(Protocol):
-    """A file that is being written, from front to back."""
+    """A file that is written from front to back."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Put it at the end."""
+        """Append data."""
 
     def commit(self, *, sync: bool) -> None:
-        """It is whole."""
+        """Complete the file."""
 
     def discard(self) -> None:
-        """It will not be."""
+        """Drop the incomplete file."""
 
 
-WRITEBACK_BYTES = 64 << 20  # bytes after which the disk is told to begin
+WRITEBACK_BYTES = 64 << 20  # bytes after which writeback is started
 
 
 class PageCacheFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._at = 0
-        self._writeback_from = 0  # bytes that the disk was told of
+        self._writeback_from = 0  # bytes for which writeback was started
 
     def write(self, data: bytes | memoryview) -> None:
         for start in range(0, len(data), WRITEBACK_BYTES):
@@ -82,23 +82,24 @@ class ObjectFile:
 
     def discard(self) -> None:
         discard = getattr(self._file, "discard", None)
-        with contextlib.suppress(Exception):  # what is left of it has no manifest
+        with contextlib.suppress(Exception):  # the rest has no manifest
             if discard is not None:
                 discard()
 
 
-USE_PAGE_CACHE = len(os.sched_getaffinity(0)) > 2  # then the page cache is the faster way
+# on machines with more cores the page cache is faster
+USE_PAGE_CACHE = len(os.sched_getaffinity(0)) > 2
 PAGE = 4096
-DIRECT_MIN_BYTES = 1 << 20  # bytes: from there on the data of a tensor begins at a page of its file
+DIRECT_MIN_BYTES = 1 << 20  # bytes; the data of larger tensors is page-aligned in the file
 DIRECT_BUFFER_BYTES = 8 << 20
 
 
 class DirectFile:
-    """Of a file that is open, and that `disk.set_direct_io` has said yes to."""
+    """An open file with `disk.set_direct_io`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._at = 0  # in the file, of the room that is filled
+        self._at = 0  # file offset of the buffer
         self._fill = 0
         self._buffer, self._spare_buffer = (
             mmap.mmap(-1, DIRECT_BUFFER_BYTES),
@@ -108,9 +109,9 @@ class DirectFile:
         self._written: Future[None] | None = None
 
     def write(self, data: bytes | memoryview) -> None:
-        """Put it at the end; that the disk has failed may be told by a later call.
+        """Append data; an error of the disk may be raised by a later call.
 
-        Until then what is large must stay as it is.
+        Until then large data must not change.
         """
         with memoryview(data) as view:
             done = 0
@@ -131,10 +132,10 @@ class DirectFile:
                     self._submit_buffer()
 
     def commit(self, *, sync: bool) -> None:
-        """It is whole."""
+        """Complete the file."""
         try:
             self._wait_written()
-            disk.set_direct_io(self._fd, False)  # what is left is no whole block
+            disk.set_direct_io(self._fd, False)  # the rest is not a full block
             with memoryview(self._buffer) as view, view[: self._fill] as rest:
                 disk.write_at(self._fd, rest, self._at)
             if sync:
@@ -143,10 +144,10 @@ class DirectFile:
             self.discard()
 
     def discard(self) -> None:
-        """It will not be."""
+        """Drop the incomplete file."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with contextlib.suppress(Exception):  # told before, or of no interest any more
+            with contextlib.suppress(Exception):  # reported before, or no longer relevant
                 self._wait_written()
             self._thread.shutdown()
             disk.close(fd)
@@ -174,11 +175,11 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                disk.set_direct_io(self._fd, False)  # it was said to work, and does not
+                disk.set_direct_io(self._fd, False)  # O_DIRECT was accepted, but does not work
                 disk.write_at(self._fd, pages, at)
 
     def _wait_written(self) -> None:
-        """Until the disk has what it was given."""
+        """Wait until the submitted data is written."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
@@ -188,29 +189,28 @@ def _address(view: memoryview) -> int:
     try:
         import numpy
     except ImportError:
-        return 1  # nobody knows
+        return 1  # unknown
     address: int = numpy.frombuffer(view, numpy.uint8).__array_interface__["data"][0]
     return address
 
 
 SMALL_BUFFER_BYTES = 1 << 20  # small items are written together
-CHECKSUM_BLOCK_BYTES = 4 << 20  # bytes that are summed and written at once
-RATE_LIMIT_BYTES = 4 << 20  # bytes between two looks at the clock, where a rate is asked for
-PROGRESS_BYTES = 64 << 20  # bytes between two looks whether a store takes anything
+CHECKSUM_BLOCK_BYTES = 4 << 20  # bytes summed and written at once
+RATE_LIMIT_BYTES = 4 << 20  # bytes between two checks of the clock, with a rate limit
+PROGRESS_BYTES = 64 << 20  # bytes between two reports of progress
 
 
 class ByteChunks(Protocol):
-    """Bytes that come piece by piece; a piece is good until the next one is asked for."""
+    """Bytes in chunks; each chunk is valid until the next one."""
 
     def __len__(self) -> int:
-        """Of all pieces together."""
+        """Total bytes."""
 
-    def __iter__(self) -> Iterator[memoryview]:
-        """The pieces."""
+    def __iter__(self) -> Iterator[memoryview]: ...
 
 
 class ChecksumWriter:
-    """What was written so far, and its checksum."""
+    """Writes data and computes checksums."""
 
     def __init__(
         self, out: Output, rate_limit: RateLimit | None, on_progress: Callable[[], None]
@@ -224,11 +224,11 @@ class ChecksumWriter:
         self._checksum_thread: ChecksumThread | None = None
 
     def put(self, data: bytes | memoryview) -> None:
-        """A small piece."""
+        """Write small data."""
         self.crc32 = self.add([data], self.crc32)
 
     def add(self, pieces: Iterable[bytes | memoryview], crc32: int) -> int:
-        """Small pieces of something with a checksum of its own, which goes on with them."""
+        """Write small chunks of something with its own checksum; return the checksum with them."""
         for data in pieces:
             crc32 = crc32_of(data, crc32)
             self.at += len(data)
@@ -238,7 +238,7 @@ class ChecksumWriter:
         return crc32
 
     def put_data(self, data: ByteChunks) -> int:
-        """The bytes of an item, and their own checksum."""
+        """Write the bytes of an item; return their checksum."""
         crc32 = 0
         if len(data) <= THREADED_MIN_BYTES:
             for piece in data:
@@ -254,7 +254,7 @@ class ChecksumWriter:
         return crc32
 
     def _write_with_thread(self, data: memoryview, previous: int) -> int:
-        """While another thread sums; `before` is the sum of the pieces until then."""
+        """Write while another thread computes the checksum, which continues `previous`."""
         if self._checksum_thread is None:
             self._checksum_thread = ChecksumThread()
         self._checksum_thread.start(data)
@@ -267,7 +267,7 @@ class ChecksumWriter:
         return crc32_combine(previous, crc32, len(data)) if previous else crc32
 
     def _write_in_turn(self, data: memoryview, crc32: int) -> int:
-        """By this thread alone: a bit is summed, and written while the cache still has it."""
+        """In this thread: sum a block, then write it while it is in the cache."""
         for piece in self._limited(data):
             with piece:
                 for start in range(0, len(piece), CHECKSUM_BLOCK_BYTES):
@@ -277,7 +277,7 @@ class ChecksumWriter:
         return crc32
 
     def flush(self) -> None:
-        """Hand on what was gathered."""
+        """Write buffered small data."""
         for piece in self._limited(memoryview(bytes(self._small))):
             self._out.write(piece)
         self._small.clear()
@@ -291,13 +291,13 @@ class ChecksumWriter:
                 self._rate_limit.wait(min(size, len(data) - start))
 
     def close(self) -> None:
-        """End the thread, if there is one."""
+        """Stop the checksum thread."""
         if self._checksum_thread is not None:
             self._checksum_thread.close()
 
 
 class RateLimit:
-    """No more bytes in a second than allowed, counted from the first one."""
+    """Limits the average rate in bytes per second from the start."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class RateLimit:
         self._bytes = 0
 
     def wait(self, size: int) -> None:
-        """After so many more bytes."""
+        """Wait as the rate requires after that many more bytes."""
         self._bytes += size
         wait_s = self._writeback_from + self._bytes / self._rate - self._clock()
         if wait_s > 0:

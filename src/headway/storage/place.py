@@ -16,7 +16,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def os_errors_as_save_failed(what: str) -> Iterator[None]:
-    """What the disk says, as one sentence."""
+    """Turn OSError into SaveFailed with a message."""
     try:
         yield
     except OSError as error:
@@ -25,53 +25,53 @@ def os_errors_as_save_failed(what: str) -> Iterator[None]:
 
 
 class Place(Protocol):
-    """Folders with files. What is written is there once the call returns, also after a crash."""
+    """Folders with files. Writes are durable when a call returns."""
 
     url: str
-    can_rename: bool  # a folder can be given another name at once
+    can_rename: bool  # folders can be renamed atomically
 
     def path(self, name: str) -> str:
-        """The name for others: a path, or a URL."""
+        """The full path or URL."""
 
     def list_names(self, folder: str = "") -> list[str]:
-        """What is in a folder; nothing if there is none."""
+        """The names in a folder; empty if it does not exist."""
 
     def size(self, name: str) -> int:
-        """Bytes of a file; FileNotFoundError if there is none."""
+        """Size of a file; FileNotFoundError if it does not exist."""
 
     def modified_at(self, name: str) -> float:
-        """When something in it was last changed."""
+        """When anything inside was last modified."""
 
     def read(self, name: str) -> bytes:
-        """All of a file."""
+        """The content of a file."""
 
     def read_blocks(self, name: str) -> Iterator[memoryview]:
-        """A file piece by piece; each is overwritten by the next."""
+        """A file in blocks; each block is overwritten by the next."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file, at once."""
+        """Create or replace a file atomically."""
 
     def create(self, name: str) -> Output:
-        """Begin a file."""
+        """Create a file to be written sequentially."""
 
     def make_folder(self, folder: str = "") -> None:
-        """Make a folder, and those above it."""
+        """Create a folder and its parents."""
 
     def sync(self, folder: str = "") -> None:
-        """What was put into the folder stays there."""
+        """Make the names in a folder durable."""
 
     def delete(self, name: str) -> None:
-        """Take a file away; nothing happens if it is gone."""
+        """Delete a file; ignored if it does not exist."""
 
     def delete_folder(self, folder: str) -> None:
-        """Take all of it away; a checkpoint loses its manifest first."""
+        """Delete a folder and its content; the manifest of a checkpoint first."""
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
+        """Hold the lock on the set of checkpoints, where locks exist."""
 
 
 def open_place(url: str | os.PathLike[str]) -> Place:
-    """The place that a path or URL names."""
+    """The place at a path or URL."""
     text = os.fspath(url)
     if "://" in text and not text.startswith("file://"):
         return FsspecPlace(text)
@@ -79,7 +79,7 @@ def open_place(url: str | os.PathLike[str]) -> Place:
 
 
 class LocalPlace:
-    """A folder of this machine, or one that is mounted."""
+    """A local or mounted folder."""
 
     can_rename = True
 
@@ -87,45 +87,44 @@ class LocalPlace:
         self.url = self.root = os.path.abspath(os.path.expanduser(root))
         if os.path.isfile(self.root):
             raise UsageError(
-                f"{root} is a file; checkpoints need a folder or a URL", code="store-is-a-file"
+                f"{root} is a file; a checkpoint store must be a folder or a URL",
+                code="store-is-a-file",
             )
 
     def path(self, name: str) -> str:
-        """Its path."""
         return f"{self.root}/{name}" if name else self.root
 
     def list_names(self, folder: str = "") -> list[str]:
-        """What is in a folder; nothing if there is none."""
+        """The names in a folder; empty if it does not exist."""
         try:
             return disk.names(self.path(folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def size(self, name: str) -> int:
-        """Bytes of a file; FileNotFoundError if there is none."""
+        """Size of a file; FileNotFoundError if it does not exist."""
         return disk.size(self.path(name))
 
     def modified_at(self, name: str) -> float:
-        """When something in it was last changed."""
+        """When anything inside was last modified."""
         path = self.path(name)
         paths = [path, *(f"{path}/{one}" for one in self.list_names(name))]
         return max(disk.changed(one) for one in paths)
 
     def read(self, name: str) -> bytes:
-        """All of a file."""
         return disk.read(self.path(name))
 
     def read_blocks(self, name: str) -> Iterator[memoryview]:
-        """A file piece by piece; each is overwritten by the next."""
+        """A file in blocks; each block is overwritten by the next."""
         return disk.pieces(self.path(name))
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file, at once."""
+        """Create or replace a file atomically."""
         folder, _, last = self.path(name).rpartition("/")
         disk.replace_file(f"{folder}/{last}", content, f"{folder}/.new-{last}-{os.getpid()}")
 
     def create(self, name: str) -> Output:
-        """Begin a file."""
+        """Create a file to be written sequentially."""
         fd = disk.create(self.path(name))
         return (
             DirectFile(fd)
@@ -134,30 +133,29 @@ class LocalPlace:
         )
 
     def make_folder(self, folder: str = "") -> None:
-        """Make a folder, and those above it."""
+        """Create a folder and its parents."""
         disk.make_folders(self.path(folder))
 
     def sync(self, folder: str = "") -> None:
-        """What was put into the folder stays there."""
+        """Make the names in a folder durable."""
         disk.sync_folder(self.path(folder))
 
     def delete(self, name: str) -> None:
-        """Take a file away; nothing happens if it is gone."""
+        """Delete a file; ignored if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(self.path(name))
 
     def delete_folder(self, folder: str) -> None:
-        """Take all of it away."""
         disk.remove_tree(self.path(folder))
 
     def rename(self, old: str, new: str) -> None:
-        """Give a folder another name, for good."""
+        """Rename a folder durably."""
         disk.rename(self.path(old), self.path(new))
         self.sync()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
+        """Hold the lock on the set of checkpoints, if the file system has locks."""
         try:
             fd = disk.lock(self.path(LOCK))
         except disk.NoLocks:
@@ -170,7 +168,7 @@ class LocalPlace:
 
 
 class FsspecPlace:
-    """Anything that fsspec knows; files are there whole or not at all."""
+    """A URL of fsspec; files are written completely or not at all."""
 
     can_rename = False
 
@@ -180,14 +178,13 @@ class FsspecPlace:
         self._root = root.rstrip("/")
 
     def path(self, name: str) -> str:
-        """Its URL."""
         return f"{self.url}/{name}" if name else self.url
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
     def list_names(self, folder: str = "") -> list[str]:
-        """What is in a folder; nothing if there is none."""
+        """The names in a folder; empty if it does not exist."""
         self._fs.invalidate_cache()
         try:
             paths = self._fs.ls(self._at(folder), detail=False)
@@ -196,54 +193,53 @@ class FsspecPlace:
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def size(self, name: str) -> int:
-        """Bytes of a file; FileNotFoundError if there is none."""
+        """Size of a file; FileNotFoundError if it does not exist."""
         return int(self._fs.size(self._at(name)))
 
     def modified_at(self, name: str) -> float:
-        """When something in it was last changed."""
+        """When anything inside was last modified."""
         self._fs.invalidate_cache()
         entries = self._fs.find(self._at(name), detail=True).values()
         return max(map(remote.modified_at, entries), default=0.0)
 
     def read(self, name: str) -> bytes:
-        """All of a file."""
         content: bytes = self._fs.cat_file(self._at(name))
         return content
 
     def read_range(self, name: str, at: int, size: int) -> bytearray:
-        """So many bytes from there, or as many as there are."""
+        """Read that many bytes, or fewer at the end of the file."""
         return bytearray(self._fs.cat_file(self._at(name), start=at, end=at + size))
 
     def read_blocks(self, name: str) -> Iterator[memoryview]:
-        """A file piece by piece."""
+        """A file in blocks."""
         with self._fs.open(self._at(name), "rb") as file:
             while block := file.read(disk.PIECE):
                 yield memoryview(block)
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file; object stores do that at once."""
+        """Create or replace a file; object stores do that atomically."""
         self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(self._at(name), content)
 
     def create(self, name: str) -> Output:
-        """Begin a file."""
+        """Create a file to be written sequentially."""
         self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
         return ObjectFile(self._fs.open(self._at(name), "wb"))
 
     def make_folder(self, folder: str = "") -> None:
-        """Make a folder, where there are such things."""
+        """Create a folder, if the store has folders."""
         self._fs.makedirs(self._at(folder), exist_ok=True)
 
     def sync(self, folder: str = "") -> None:
-        """Nothing to do: what was put there stays there."""
+        """Nothing to do: writes are durable."""
 
     def delete(self, name: str) -> None:
-        """Take a file away; nothing happens if it is gone."""
+        """Delete a file; ignored if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._at(name))
 
     def delete_folder(self, folder: str) -> None:
-        """Take all of it away; a checkpoint loses its manifest first."""
+        """Delete a folder and its content; the manifest of a checkpoint first."""
         for name in sorted(self.list_names(folder), key=lambda name: name != "manifest.json"):
             self.delete(f"{folder}/{name}")
         with contextlib.suppress(FileNotFoundError, NotImplementedError, OSError):
@@ -251,5 +247,5 @@ class FsspecPlace:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """There is no lock: saves have names of their own, and none is ever replaced."""
+        """No lock: saves have unique names, and none is ever replaced."""
         yield

@@ -7,7 +7,7 @@ import os
 
 
 def boot_id() -> str:
-    """Which boot of which machine this is: journals of one boot share the monotonic clock."""
+    """The boot id of this machine: journals of one boot share the monotonic clock."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().decode().strip()
@@ -18,7 +18,7 @@ def boot_id() -> str:
 
 
 def pid_space() -> int | None:
-    """In which space of process numbers this process lives: containers have their own."""
+    """The PID namespace of this process: containers have their own."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -26,13 +26,13 @@ def pid_space() -> int | None:
 
 
 def identify_process(pid: int | None = None) -> bytes:
-    """Which process that is, so that no later one of the same number is taken for it."""
+    """Identify a process so that no later process with the same id is mistaken for it."""
     who = os.getpid() if pid is None else pid
     return json.dumps({"boot": boot_id(), "space": pid_space(), **_pid_and_start(who)}).encode()
 
 
 def process_ended(described: bytes) -> bool | None:
-    """Whether the process has ended; None if that cannot be told from here."""
+    """Whether the process has ended; None if that cannot be determined here."""
     try:
         owner = json.loads(described)
         here = json.loads(identify_process())

@@ -33,13 +33,13 @@ FIELD_MEANINGS = {
 
 
 class Position:
-    """The batches of `source`, and the place of the last one that was trained on.
+    """The batches of `source`, and the position after the last batch that was trained on.
 
-    A batch has been trained on when
+    A batch counts as trained on when
 
-    - `optimizer`, if given, has stepped after it was handed out (accumulated batches wait for it);
-    - else `trained()` was called, or the next batch is asked for, whichever comes first;
-    - with `ahead`, where somebody reads ahead of training, only by `trained()`, oldest first.
+    - `optimizer`, if given, has stepped since the batch was returned (accumulated batches wait);
+    - else `trained()` was called, or the next batch is requested, whichever comes first;
+    - with `ahead`, if batches are prefetched, only by `trained()`, oldest first.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Position:
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        """`name` tells the dataset from others; `sampler`, if the source does not show its own."""
+        """`name` identifies the dataset; pass `sampler` if the source does not expose it."""
         if ahead and optimizer is not None:
             raise UsageError(
-                "a step of the optimizer cannot say which of the batches that were read ahead it "
+                "a step of the optimizer does not tell which prefetched batches it "
                 "trained on: leave optimizer out and call trained()",
                 code="optimizer-with-ahead",
             )
@@ -64,8 +64,8 @@ class Position:
         self._reader = _source_for(source, sampler, *rank_and_world(rank, world))
         self._data = {"length": _length(source, sampler), "name": name}
         self._trained = self._handed = Cursor()
-        self._pending: deque[tuple[Cursor, bool]] = deque()  # and whether it ends an epoch
-        self._lock = threading.Lock()  # who reads ahead may do so in a thread
+        self._pending: deque[tuple[Cursor, bool]] = deque()  # cursor, and whether it ends an epoch
+        self._lock = threading.Lock()  # prefetching may happen in a thread
         self._ahead, self._stepped, self._told = ahead, optimizer is not None, False
         self._passes = 0
         if optimizer is not None:
@@ -73,7 +73,7 @@ class Position:
 
     @property
     def epoch(self) -> int:
-        """The epoch that training is in; after its last batch, the next."""
+        """The current epoch; after its last batch, the next one."""
         return self._trained.epoch
 
     def __len__(self) -> int:
@@ -82,14 +82,14 @@ class Position:
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; after a break, from the next batch on."""
         if self._ahead:
-            with self._lock:  # what was read ahead and not trained on is read again
+            with self._lock:  # prefetched batches that were not trained on are read again
                 self._pending.clear()
                 self._handed = self._trained
         self._passes += 1
         return self._read(self._passes)
 
     def trained(self, batches: int = 1) -> None:
-        """The batch in hand was trained on; of those read ahead, the `batches` oldest."""
+        """The current batch was trained on; with `ahead`, the oldest `batches`."""
         self._told = True
         if not self._ahead:
             self._mark_all()
@@ -107,10 +107,10 @@ class Position:
                 self._pass_end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Small, and JSON unless the source's own state is not."""
+        """Small, and JSON-serializable unless the state of the source is not."""
         if self._pending and not (self._ahead or self._stepped or self._told):
             raise UsageError(
-                "a batch is in hand, and nothing says whether it was trained on: call trained() "
+                "it is unknown whether the current batch was trained on: call trained() "
                 "after each optimizer step, or give Position the optimizer",
                 code="batch-in-hand",
             )
@@ -120,7 +120,7 @@ class Position:
         return state if place.inner is None else {**state, "inner": place.inner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; data, order or ranks that do not fit are refused."""
+        """Continue from that state; UsageError if data, order or ranks do not match."""
         mine: dict[str, Any] = {"version": VERSION, "kind": self._reader.kind, **self._data}
         _refuse(state, mine)
         place = Cursor(epoch=state["epoch"], done=state["done"], inner=state.get("inner"))
@@ -142,7 +142,7 @@ class Position:
     def _hand(self, number: int, place: Cursor, *, end: bool) -> None:
         if number != self._passes:
             raise UsageError(
-                "this pass over the data is over: the position was moved since",
+                "this iterator is no longer valid: the position was moved",
                 code="position-moved",
             )
         with self._lock:
@@ -151,7 +151,7 @@ class Position:
             self._pass_end()
 
     def _pass_end(self) -> None:
-        """Nothing is left of an epoch whose last batch was trained on."""
+        """Advance past the end of an epoch once its last batch was trained on."""
         if self._pending and self._pending[0][1]:
             self._trained, _ = self._pending.popleft()
 
@@ -177,7 +177,7 @@ def _sampler(source: Any) -> GlobalBatches | None:
 
 
 def _length(source: Any, sampler: GlobalBatches | None) -> int | None:
-    """Samples of the dataset, where that can be told."""
+    """Number of samples of the dataset; None if unknown."""
     sampler = sampler or _sampler(source)
     if sampler is not None:
         return sampler.length
@@ -191,13 +191,13 @@ def _refuse(state: dict[str, Any], mine: dict[str, Any]) -> None:
     for name, value in mine.items():
         if name not in state:
             raise UsageError(
-                f"this is no position of the data: it has no {name!r}",
+                f"the state is not a data position: it has no {name!r}",
                 code="position-incomplete",
                 name=name,
             )
         if state[name] != value:
             raise UsageError(
-                f"the position does not fit this data: {FIELD_MEANINGS.get(name, name)} was "
+                f"the position does not match this data: {FIELD_MEANINGS.get(name, name)} was "
                 f"{state[name]!r} and is {value!r} now",
                 code="position-mismatch",
                 name=name,

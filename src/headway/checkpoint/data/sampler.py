@@ -14,19 +14,19 @@ from headway.checkpoint.coordinator import rank_and_world
 from headway.errors import UsageError
 
 Tail = Literal["pad", "short", "drop"]
-CHECKED_ENTRIES = 64  # entries of an order that tell it from another
+CHECKED_ENTRIES = 64  # entries of an order used to compare orders
 
 
 class GlobalBatches(Sampler[list[int]]):
-    """The batches of this rank, to be given to a DataLoader as `batch_sampler`.
+    """The batches of this rank, for DataLoader(batch_sampler=...).
 
     Samples have one global order by (seed, epoch). A step takes `batch_size * world` of them from
-    the offset on, each rank its `batch_size`; so any number of ranks can go on where another
-    number stopped. `tail` says what happens to the last samples of an epoch, too few for a step:
+    the offset on, `batch_size` per rank, so any number of ranks can continue where another number
+    stopped. `tail` says what happens to the last samples of an epoch, which are too few for a step:
 
-    pad    each rank takes as many, and the first samples of the order come again to fill up
-    short  each is taken once: some ranks take one less, or have no batch at all in that step
-    drop   they are left out
+    pad    each rank takes the same number; the first samples of the order fill up the rest
+    short  each sample is used once: some ranks have one fewer, or no batch in that step
+    drop   they are dropped
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class GlobalBatches(Sampler[list[int]]):
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        """Rank and world size are those of the process group, or of torchrun, unless given."""
+        """By default, rank and world size are those of the process group or of torchrun."""
         self.length = len(dataset)
         if self.length < 1 or batch_size < 1:
             raise UsageError(
@@ -49,29 +49,30 @@ class GlobalBatches(Sampler[list[int]]):
             )
         if tail not in get_args(Tail):
             raise UsageError(
-                f"tail is one of {', '.join(get_args(Tail))}, not {tail!r}", code="tail-unknown"
+                f"tail must be one of {', '.join(get_args(Tail))}, not {tail!r}",
+                code="tail-unknown",
             )
         self.batch_size, self.seed, self.shuffle, self.tail = batch_size, seed, shuffle, tail
         self.rank, self.world = rank_and_world(rank, world)
         self.epoch = self.offset = 0
-        self._kept: tuple[int, torch.Tensor] | None = None  # the order of one epoch
+        self._kept: tuple[int, torch.Tensor] | None = None  # epoch, and the order of its samples
 
     def seek(self, epoch: int, offset: int) -> None:
-        """Where the next pass begins: `offset` samples of the epoch are done, on all ranks."""
+        """Set where the next pass begins: `offset` samples of the epoch are done on all ranks."""
         self.epoch, self.offset = epoch, offset
 
     def after(self, offset: int, batches: int) -> int:
-        """The offset once every rank has trained so many batches from an offset on."""
+        """The offset after every rank has trained on that many batches."""
         return min(offset + batches * self.batch_size * self.world, self.length)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """All samples, as they come in an epoch."""
+        """All samples in the order of an epoch."""
         if self._kept is None or self._kept[0] != epoch:
             self._kept = epoch, self._made(epoch)
         return self._kept[1]
 
     def check(self, epoch: int) -> int:
-        """A number that is another where torch, in another version, shuffles in another way."""
+        """A checksum of the order, which differs if another torch version shuffles differently."""
         order = self.order(epoch)[:: max(1, self.length // CHECKED_ENTRIES)]
         return zlib.crc32(repr(order.tolist()).encode())
 
@@ -87,7 +88,7 @@ class GlobalBatches(Sampler[list[int]]):
     def _made(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
             return torch.arange(self.length, device="cpu")
-        # A sum of the two would give epoch 1 of seed 0 and epoch 0 of seed 1 the same order.
+        # With a sum, epoch 1 of seed 0 and epoch 0 of seed 1 would have the same order.
         mixed = hashlib.sha256(f"{self.seed} {epoch}".encode()).digest()
         generator = torch.Generator("cpu").manual_seed(int.from_bytes(mixed[:7], "big"))
         return torch.randperm(self.length, generator=generator, device="cpu")

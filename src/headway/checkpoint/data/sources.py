@@ -19,26 +19,26 @@ from headway.errors import HeadwayWarning, UsageError
 
 
 class Cursor(NamedTuple):
-    """Between two batches: so many samples, or batches, of an epoch are behind."""
+    """A position between two batches: samples, or batches, of an epoch that are done."""
 
     epoch: int = 0
     done: int = 0
-    inner: Any = None  # what the reader itself calls its state
+    inner: Any = None  # the state of the reader itself
 
 
 class DataSource(Protocol):
-    """A way to know where a reader is."""
+    """A way to track the position of a reader."""
 
     kind: str
 
     def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
-        """The rest of the epoch of a place."""
+        """The rest of the epoch from that position."""
 
     def end(self, place: Cursor) -> Cursor:
         """The start of the next epoch."""
 
     def same(self, place: Cursor) -> dict[str, Any]:
-        """What must not differ where the place is taken up again."""
+        """What must be equal when training continues from that position."""
 
 
 class SampleSource:
@@ -50,38 +50,38 @@ class SampleSource:
         self._source, self._sampler = source, sampler
 
     def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
-        """The loader may run ahead of its batches: only those that came out are counted."""
+        """Count returned batches only: the loader may prefetch."""
         self._sampler.seek(place.epoch, place.done)
         for number, batch in enumerate(self._source, 1):
             yield batch, Cursor(place.epoch, self._sampler.after(place.done, number))
 
     def end(self, place: Cursor) -> Cursor:
-        """From the first sample on."""
+        """The first sample of the next epoch."""
         return Cursor(epoch=place.epoch + 1)
 
     def same(self, place: Cursor) -> dict[str, Any]:
-        """The order of the samples; the numbers of ranks and samples in a batch may change."""
+        """The order of the samples; world size and batch size may change."""
         order = {"seed": self._sampler.seed, "shuffle": self._sampler.shuffle}
         return {**order, "order": self._sampler.check(place.epoch)}
 
 
 class StatefulSource:
-    """A loader with `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader."""
+    """A loader with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader."""
 
     kind = "stateful"
 
     def __init__(self, source: Any, rank: int, world: int) -> None:
         self._source, self._rank, self._world = source, rank, world
-        self._ended: Cursor | None = None  # the end of an epoch at which the loader itself stands
+        self._ended: Cursor | None = None  # the end of an epoch, if the loader itself is there
 
     def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
-        """The state is taken with each batch: later it would tell of batches fetched since."""
+        """Take the state with each batch: later it would include prefetched batches."""
         loaded = place.inner is not None and place is not self._ended
         if loaded:
             self._source.load_state_dict(copy.deepcopy(place.inner))
         passes = [self._source]
         if loaded and not place.done:
-            # Some stand at the end of the old epoch once more, and would leave out the new one.
+            # Some loaders are still at the end of the old epoch and would yield nothing.
             passes.append(self._source)
         for again in passes:
             found = False
@@ -92,12 +92,12 @@ class StatefulSource:
                 break
 
     def end(self, place: Cursor) -> Cursor:
-        """As the loader tells it."""
+        """The end according to the loader."""
         self._ended = Cursor(epoch=place.epoch + 1, inner=self._state())
         return self._ended
 
     def same(self, place: Cursor) -> dict[str, Any]:
-        """Its state is of one rank among so many."""
+        """Its state belongs to one rank of a world size."""
         return {"rank": self._rank, "world": self._world}
 
     def _state(self) -> Any:
@@ -105,17 +105,17 @@ class StatefulSource:
 
 
 class CountingSource:
-    """Anything that gives the same batches each time: those that were trained on are skipped."""
+    """Anything that yields the same batches each time; trained batches are skipped."""
 
     kind = "counted"
 
     def __init__(self, source: Iterable[Any], world: int) -> None:
         self._source, self._world = source, world
-        self._behind = 0  # batches that an iterator, which cannot start anew, is past
+        self._behind = 0  # batches that an iterator, which cannot restart, has passed
         sampler = type(getattr(source, "sampler", None)).__name__
         if sampler in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"):
             raise UsageError(
-                f"a {sampler} gives another order after a restart: give the DataLoader "
+                f"a {sampler} uses another order after a restart: pass the DataLoader "
                 "batch_sampler=headway.checkpoint.data.GlobalBatches(...), or use torchdata's "
                 "StatefulDataLoader",
                 code="shuffle-not-repeatable",
@@ -123,7 +123,7 @@ class CountingSource:
             )
 
     def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
-        """They have to be made again to be skipped, and that is said."""
+        """Read and skip earlier batches, with a warning."""
         source = iter(self._source)
         self._skip(source, place.done)
         for number, batch in enumerate(source, place.done + 1):
@@ -132,16 +132,16 @@ class CountingSource:
         self._behind = 0
 
     def end(self, place: Cursor) -> Cursor:
-        """From the first batch on."""
+        """The first batch of the next epoch."""
         return Cursor(epoch=place.epoch + 1)
 
     def same(self, place: Cursor) -> dict[str, Any]:
-        """What a batch is, and in which order they come."""
+        """What defines a batch, and the order of batches."""
         stream = isinstance(getattr(self._source, "dataset", None), IterableDataset)
         return {
             "world": self._world,
             "batch_size": getattr(self._source, "batch_size", None),
-            # Workers share the rows of a dataset; a stream is read by each of them on its own.
+            # Workers share the samples of a dataset; each worker reads a stream on its own.
             "workers": getattr(self._source, "num_workers", None) if stream else None,
         }
 
@@ -149,16 +149,16 @@ class CountingSource:
         skip = done - (self._behind if source is self._source else 0)
         if skip < 0:
             raise UsageError(
-                "the source is an iterator, which cannot go back: give an iterable",
+                "the source is an iterator, which cannot go back: pass an iterable",
                 code="iterator-cannot-go-back",
             )
         if not skip:
             return
         warnings.warn(
             HeadwayWarning(
-                f"headway: {skip} batches are read again and skipped to get back to the position; "
-                "headway.checkpoint.data.GlobalBatches or a reader with state_dict goes there at "
-                "once",
+                f"headway: {skip} batches are read and skipped to reach the position; "
+                "headway.checkpoint.data.GlobalBatches or a reader with state_dict needs no "
+                "skipping",
                 code="batches-skipped",
             ),
             stacklevel=2,
