@@ -35,8 +35,8 @@ class Ended:
     @property
     def losses(self) -> dict[int, str]:
         """By step; a step that was made again has the last one."""
-        found = re.findall(r"^loss (\d+) (\S+)", self.output, re.M)
-        return {int(step): loss for step, loss in found}
+        matches = re.findall(r"^loss (\d+) (\S+)", self.output, re.M)
+        return {int(step): loss for step, loss in matches}
 
     @property
     def codes(self) -> list[str]:
@@ -46,7 +46,7 @@ class Ended:
 
     @property
     def boosters(self) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in self.ledger["auto"]["boosters"]}
+        return {booster["name"]: booster for booster in self.ledger["auto"]["boosters"]}
 
     @property
     def compiling(self) -> float:
@@ -151,13 +151,13 @@ def test_a_job_that_fails_with_a_booster_and_works_without(bench: Bench) -> None
     first = bench.run(*PYTHON)
     assert first.code == 0, first.output
     assert "booster-dropped" in first.codes
-    assert [one["outcome"] for one in first.ledger["attempts"]] == ["failed", "completed"]
+    assert [attempt["outcome"] for attempt in first.ledger["attempts"]] == ["failed", "completed"]
     assert first.boosters["learn"]["why"]
     second = bench.run(*PYTHON)
     assert second.code == 0 and len(second.ledger["attempts"]) == 1
     assert second.boosters["learn"]["state"] == "off"
-    asked = bench.run(*PYTHON, flags=("--auto", "--learn", "--restarts", "0"))
-    assert asked.code == 1  # a flag is the user's own word
+    requested = bench.run(*PYTHON, flags=("--auto", "--learn", "--restarts", "0"))
+    assert requested.code == 1  # a flag is the user's own word
 
 
 @pytest.mark.timeout(60)
@@ -176,8 +176,8 @@ def test_exclusions(bench: Bench) -> None:
     env |= {ENV_ASYNC: "1", ENV_AUTOTUNE: "kept.json"}  # of a launcher further out
     job = python("-c", "import os; print(sorted(os.environ))")
     done = bench.run(*job, flags=flags, env=env)
-    assert {one["state"] for one in done.boosters.values()} == {"off"}
-    whys = {one["why"] for one in done.boosters.values()}
+    assert {booster["state"] for booster in done.boosters.values()} == {"off"}
+    whys = {booster["why"] for booster in done.boosters.values()}
     assert len(whys) == 1  # the user
     assert not [
         name for name in (ENV_ASYNC, ENV_AUTOTUNE, ENV_COMPILE) if repr(name) in done.output
@@ -210,8 +210,8 @@ def test_show_and_forget(bench: Bench, golden: Golden) -> None:
 
 def spoil(folder: Path) -> int:
     """Change the bytes of every archive; how many there were."""
-    found = [path for path in sorted((folder / "compile").rglob("*")) if path.is_file()]
-    chunks = [path for path in found if "chunks" in path.parts]
+    files = [path for path in sorted((folder / "compile").rglob("*")) if path.is_file()]
+    chunks = [path for path in files if "chunks" in path.parts]
     for path in chunks:
         data = path.read_bytes()
         path.write_bytes(bytes(255 - byte for byte in data))
@@ -236,7 +236,7 @@ def test_the_second_run_compiles_less_and_trains_the_same(bench: Bench) -> None:
     assert cold.boosters["compile_cache"]["state"] == "on"
     saves = cold.boosters["async_save"]
     assert saves["state"] == "acted" and saves["without_s"] > 0  # the plain run has told
-    assert [one["outcome"] for one in learned.ledger["attempts"]] == ["failed", "completed"]
+    assert [attempt["outcome"] for attempt in learned.ledger["attempts"]] == ["failed", "completed"]
     assert learned.ledger["attempts"][1]["resumed_from"] == 20
     assert re.findall(r"\d+", learned.boosters["restarts"]["what"]) == ["1"]
     assert any("compile_s" in measured for measured in bench.shown("train")["measured"].values())
@@ -266,8 +266,8 @@ def small_disk(place: Path, size: str) -> Iterator[None]:
     place.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("a disk of its own needs root")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place])
-    if made.returncode:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place])
+    if mounted.returncode:
         pytest.skip("no disk can be made here")
     try:
         yield

@@ -369,10 +369,12 @@ def test_a_run_reports_in_every_format(tmp_path: Path) -> None:
 
 def test_config_says_where_values_come_from(tmp_path: Path) -> None:
     (tmp_path / "headway.toml").write_text('name = "from-file"\nreport = false\n')
-    found = json.loads(call(tmp_path, "config", "--json", env={"HEADWAY_NAME": "from-env"}).stdout)
-    assert found["name"] == {"value": "from-env", "from": "HEADWAY_NAME"}
-    assert found["report"] == {"value": False, "from": "headway.toml"}
-    assert found["output"]["from"] == "default"
+    settings = json.loads(
+        call(tmp_path, "config", "--json", env={"HEADWAY_NAME": "from-env"}).stdout
+    )
+    assert settings["name"] == {"value": "from-env", "from": "HEADWAY_NAME"}
+    assert settings["report"] == {"value": False, "from": "headway.toml"}
+    assert settings["output"]["from"] == "default"
     (tmp_path / "headway.toml").write_text("colour = 1\n")
     wrong = call(tmp_path, "config")
     assert wrong.returncode == 2

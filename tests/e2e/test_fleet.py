@@ -40,11 +40,11 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def asked(folder: Path, name: str, *by: str) -> list[dict[str, object]]:
+def query(folder: Path, name: str, *by: str) -> list[dict[str, object]]:
     """In this process: starting one for every question takes longer than the answers."""
     rows = run_query(Store(str(folder / "store")), build_query(name, Filter(by))).rows
-    found: list[dict[str, object]] = rows.to_pylist()
-    return found
+    result: list[dict[str, object]] = rows.to_pylist()
+    return result
 
 
 def test_a_run_and_its_restart_are_in_the_store(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_a_run_and_its_restart_are_in_the_store(tmp_path: Path) -> None:
     done = call(tmp_path, "run", "-o", "r", *words, "--store", "store", "--", PYTHON, "job.py")
     assert done.returncode == 0, done.stderr
     ledger = json.loads((tmp_path / "r" / "ledger.json").read_text())
-    (row,) = asked(tmp_path, "ett", "team", "model", "job")
+    (row,) = query(tmp_path, "ett", "team", "model", "job")
     assert (row["team"], row["model"], row["job"], row["jobs"]) == ("ads", "dlrm", "job", 1)
     assert row["ett_percent"] == pytest.approx(ledger["ett_percent"])
     assert row["accelerator_hours"] == pytest.approx(ledger["wall_s"] / 3600)
-    (recovered,) = asked(tmp_path, "ttr")
+    (recovered,) = query(tmp_path, "ttr")
     assert recovered["interruptions"] == 1
     assert recovered["ttr_s"] == pytest.approx(ledger["time_to_recover_s"][0])
-    (failed,) = asked(tmp_path, "failures", "host")
+    (failed,) = query(tmp_path, "failures", "host")
     # Nobody can tell who sent a SIGKILL, so its owner is ambiguous.
     assert (failed["failures"], failed["failures_ambiguous"]) == (0, 1)
     assert failed["host"] == os.uname().nodename
@@ -71,14 +71,14 @@ def test_a_run_and_its_restart_are_in_the_store(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stdout.splitlines()) == 2  # the run, each time
     assert codes(done.stderr) == ["run-not-found", "record-not-recognized"]
-    assert asked(tmp_path, "ett", "team", "model", "job") == [row]
+    assert query(tmp_path, "ett", "team", "model", "job") == [row]
 
     done = call(tmp_path, "fleet", "compact", "--store", "store")
     assert done.returncode == 0, done.stderr
     assert len(Store(str(tmp_path / "store")).read_manifest().compactions) == 1
     done = call(tmp_path, "fleet", "ett", "--by", "team,model,job", "--json", "--store", "store")
     assert done.returncode == 0 and json.loads(done.stdout) == [row]
-    assert asked(tmp_path, "ett", "team", "model", "job") == [row]
+    assert query(tmp_path, "ett", "team", "model", "job") == [row]
 
 
 def test_a_store_that_cannot_be_written_costs_the_job_nothing(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_faults_spot_and_silence() -> None:
             *args, "--faults", "stepfun", "--spot", "p3", "--spot-nodes", "4", "--silent", "0.5"
         ),
     )
-    before, after = (made["policies"][0]["figures"] for made in (calm, rough))
+    before, after = (report["policies"][0]["figures"] for report in (calm, rough))
     assert before["faults"]["mean"] == 0 < after["faults"]["mean"]
     assert after["lost_h"]["mean"] > before["lost_h"]["mean"]
 
@@ -99,5 +99,5 @@ def test_quotas_and_a_site_of_its_own(tmp_path: Path) -> None:
     trace.write_text("\n".join([head, *rows]) + "\n")
     quota.write_text("a,4\nb,4\n")
     args = ("--trace", f"sacct:{trace}", "--gpus", "8", "--quota", str(quota))
-    found = figures(*args, "--policy", "newest")
-    assert found["jobs"] == 40 and found["setting"]["quota"] == {"a": 4, "b": 4}
+    values = figures(*args, "--policy", "newest")
+    assert values["jobs"] == 40 and values["setting"]["quota"] == {"a": 4, "b": 4}

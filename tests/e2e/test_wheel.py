@@ -38,11 +38,11 @@ def test_a_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("headway-*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
+    names = set(zipfile.ZipFile(wheel).namelist())
     package = source / "src" / "headway"
     files = {
         f"headway/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()
     }
-    assert {f"headway/{name}" for name in NEEDED} <= files <= held
-    rest = held - files
+    assert {f"headway/{name}" for name in NEEDED} <= files <= names
+    rest = names - files
     assert all(name.partition("/")[0].endswith(".dist-info") for name in rest), rest

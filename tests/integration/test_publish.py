@@ -74,14 +74,14 @@ def says(model: Any) -> Any:
 def test_published_listed_shown_and_rolled_back(tmp_path: Path) -> None:
     anchor, store = str(folder_with(tmp_path) / "checkpoints"), str(tmp_path / "store")
     checkpoint(anchor, state(trained(1)), 1)
-    said = headway(tmp_path, anchor)
-    assert re.search(r"^00000001-[0-9a-f]{32} \* .*safetensors$", said, re.M), said
+    output = headway(tmp_path, anchor)
+    assert re.search(r"^00000001-[0-9a-f]{32} \* .*safetensors$", output, re.M), output
     first = load(store, factory=served.build)
     assert torch.equal(says(first), says(trained(1).eval()))
     (row,) = json.loads(looked(tmp_path, "--list", "--json").stdout)
     assert (row["serves"], row["step"], row["targets"]) == (True, 1, ["safetensors"])
-    shown = json.loads(looked(tmp_path, "--show", "1", "--json").stdout)
-    assert shown["targets"]["safetensors"]["metrics"]["latency_ms"] > 0
+    detail = json.loads(looked(tmp_path, "--show", "1", "--json").stdout)
+    assert detail["targets"]["safetensors"]["metrics"]["latency_ms"] > 0
     back = looked(tmp_path, "--rollback")
     assert (back.returncode, codes(back.stderr)) == (2, ["no-earlier-snapshot"])
 
@@ -123,19 +123,19 @@ assert torch.allclose(said["logit"], golden["outputs.0"][:4], atol=1e-4)
 def test_compiled_code_serves_without_headway_and_is_compiled_once(tmp_path: Path) -> None:
     anchor = str(folder_with(tmp_path, "aoti") / "checkpoints")
     store = SnapshotStore(tmp_path / "store")
-    made = []
+    signatures = []
     for seed in (1, 2):
         checkpoint(anchor, state(trained(seed)), seed)
         headway(tmp_path, anchor)
-        one = store.snapshot()
+        snapshot = store.snapshot()
         assert torch.allclose(says(load(tmp_path / "store")), says(trained(seed).eval()), atol=1e-4)
-        made.append(one.manifest)
+        signatures.append(snapshot.manifest)
         assert SERVE is not None
         script = ALONE % SERVE[1]
         subprocess.run(
             [sys.executable, "-I", "-c", script, tmp_path / "store"], check=True, timeout=100
         )
-    first, second = made
+    first, second = signatures
     assert first.files["model.pt2"] == second.files["model.pt2"]
     assert first.files["weights.safetensors"] != second.files["weights.safetensors"]
     assert second.seconds["aoti"] < first.seconds["aoti"] / 3
@@ -158,11 +158,11 @@ def test_small_tables_in_compiled_code(tmp_path: Path) -> None:
         recipe.write('[tables]\nint8 = ["tables.*"]\nfp16 = ["names"]\ntolerance = 0.5\n')
         recipe.write('[tables.prune]\nlast_use = "used"\nwithin = 49\ntables = ["names"]\n')
     headway(tmp_path, anchor)
-    said = says(load(tmp_path / "store"))
-    assert torch.allclose(said, says(trained().eval()), atol=0.5, rtol=0.5)
-    assert not torch.equal(said, says(trained().eval()))
-    (made,) = SnapshotStore(tmp_path / "store").snapshot().manifest.targets.values()
-    assert made.metrics["difference"] <= 1e-4
+    outputs = says(load(tmp_path / "store"))
+    assert torch.allclose(outputs, says(trained().eval()), atol=0.5, rtol=0.5)
+    assert not torch.equal(outputs, says(trained().eval()))
+    (record,) = SnapshotStore(tmp_path / "store").snapshot().manifest.targets.values()
+    assert record.metrics["difference"] <= 1e-4
 
 
 TWO = """
@@ -193,9 +193,9 @@ def test_code_that_does_not_fit_is_compiled_anew(tmp_path: Path) -> None:
         checkpoint(anchor, {"model": {"weight": torch.ones(3)}}, number)
         (tmp_path / "recipe.toml").write_text(recipe)
         headway(tmp_path, anchor)
-        found = {path: path.read_bytes() for path in (tmp_path / "store/packages").iterdir()}
-        (path,) = (path for path, content in found.items() if content not in packages)
-        packages.append(found[path])
+        contents = {path: path.read_bytes() for path in (tmp_path / "store/packages").iterdir()}
+        (path,) = (path for path, content in contents.items() if content not in packages)
+        packages.append(contents[path])
     path.write_bytes(packages[0])  # the name of the second, and the code of the first
     checkpoint(anchor, {"model": {"weight": torch.full((3,), 2.0)}}, 7)
     headway(tmp_path, anchor)
@@ -252,33 +252,37 @@ def test_killed_at_fifty_points(tmp_path: Path) -> None:
         return done.returncode, done.stdout
 
     checkpoint(anchor, state(trained(0)), 0)
-    _, told = life(-1)
-    total = int(told.split()[1])
+    _, printed = life(-1)
+    total = int(printed.split()[1])
     ends = set()
     for number in range(1, 51):
         checkpoint(anchor, state(trained(number)), number)
         before = store.snapshot().manifest.anchor["step"]
-        code, told = life(chance.randrange(total + 5))
+        code, printed = life(chance.randrange(total + 5))
         ends.add(code)
         latest = store.snapshot()
         step = latest.manifest.anchor["step"]
-        assert step in (before, number) and (not told or step == number)
+        assert step in (before, number) and (not printed or step == number)
         model = load(tmp_path / "store", factory=served.build)
         assert torch.equal(says(model), says(trained(step).eval()))
         if number % 10 == 0:
             life(-1)
             assert store.snapshot().manifest.anchor["step"] == number
             _nothing_is_left(store)
-    steps = [one.manifest.anchor["step"] for one in store.snapshots()]
+    steps = [snapshot.manifest.anchor["step"] for snapshot in store.snapshots()]
     assert steps == sorted(set(steps)), "none twice"
     assert -9 in ends
 
 
 def _nothing_is_left(store: SnapshotStore) -> None:
-    needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
+    needed = {
+        file.stored for snapshot in store.snapshots() for file in snapshot.manifest.files.values()
+    }
     assert {f"files/{name}" for name in store.place.list_names("files")} == needed
     for name in ("", "snapshots", "packages", "anchors", "leases"):
-        assert not [one for one in store.place.list_names(name) if one.startswith(".new-")]
+        assert not [
+            snapshot for snapshot in store.place.list_names(name) if snapshot.startswith(".new-")
+        ]
     assert store.place.list_names("leases") == []
 
 
@@ -301,11 +305,11 @@ def test_two_workers_and_one_that_is_killed(tmp_path: Path) -> None:
     doomed.kill()
     doomed.communicate()
     pair = [worker(), worker()]
-    said = [one.communicate(timeout=800)[0] for one in pair]
-    assert [one.returncode for one in pair] == [0, 0]
-    assert all(len(text.splitlines()) > 3 for text in said), said
+    outputs = [worker.communicate(timeout=800)[0] for worker in pair]
+    assert [worker.returncode for worker in pair] == [0, 0]
+    assert all(len(text.splitlines()) > 3 for text in outputs), outputs
     worker().communicate(timeout=300)  # what one had while the other passed by
-    steps = sorted(one.manifest.anchor["step"] for one in store.snapshots())
+    steps = sorted(worker.manifest.anchor["step"] for worker in store.snapshots())
     assert steps == list(range(20))
     assert store.snapshot().manifest.anchor["step"] == 19
     _nothing_is_left(store)
@@ -322,13 +326,13 @@ def test_the_memory_of_a_publish(kind: str, tmp_path: Path) -> None:
     text = (tmp_path / "recipe.toml").read_text().replace('factory = "served:build"', arguments)
     (tmp_path / "recipe.toml").write_text(text)
     model = served.build(rows=rows, width=width)
-    size = sum(one.nbytes for one in model.state_dict().values())
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
     anchor = str(tmp_path / "checkpoints")
     if kind == "store":
         checkpoint(anchor, state(model))
     else:
         torch.save(state(model), anchor)
     del model
-    found = peaks(tmp_path, *command(tmp_path, anchor)[3:])
-    print(f"model {size / 1e6:.0f} MB, peaks {[round(one / 1e6) for one in found]} MB")
-    assert max(found) <= 1.3 * size + 500e6
+    measured = peaks(tmp_path, *command(tmp_path, anchor)[3:])
+    print(f"model {size / 1e6:.0f} MB, peaks {[round(tensor / 1e6) for tensor in measured]} MB")
+    assert max(measured) <= 1.3 * size + 500e6

@@ -102,8 +102,8 @@ def nothing_published(folder: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> set[str]:
-    found = {str(one.relative_to(folder)) for one in (folder / "store").rglob("*")}
-    return found - {"store/.busy", "store/.lock"}
+    names = {str(path.relative_to(folder)) for path in (folder / "store").rglob("*")}
+    return names - {"store/.busy", "store/.lock"}
 
 
 def flip(path: Path, at: int = -1) -> None:
@@ -165,15 +165,17 @@ def test_a_damaged_anchor(kind: str, folder: Path) -> None:
     else:
         torch.save(state(model), anchor)
     given = folder / "checkpoints" if kind == "store" else anchor
-    files = [anchor] if kind == "file" else [one for one in anchor.iterdir() if one.stat().st_size]
+    files = (
+        [anchor] if kind == "file" else [path for path in anchor.iterdir() if path.stat().st_size]
+    )
     assert len(files) == {"store": 3, "dcp": 2, "file": 1}[kind]
     for path in files:
         whole = path.read_bytes()
         spots = {".metadata": whole.find(b"torch"), "manifest.json": len(whole) // 2}
         flip(path, spots.get(path.name) or in_weights(path, model))
         with nothing_published(folder):
-            said = headway(folder, str(given), "--recipe", "recipe.toml", code=70)
-        assert path.name in said or "manifest" in said, said
+            output = headway(folder, str(given), "--recipe", "recipe.toml", code=70)
+        assert path.name in output or "manifest" in output, output
         path.write_bytes(whole)
     headway(folder, str(given), "--recipe", "recipe.toml", code=0)
     assert SnapshotStore(folder / "store").snapshot().manifest.number == 2
@@ -186,20 +188,20 @@ def test_a_disk_that_refuses_every_write(folder: Path) -> None:
     checkpoint(folder / "checkpoints", state(trained(2)), 2)
     with nothing_published(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "write_at", full)
-        said = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=70)
-    assert codes(said) == ["store-failed"] and os.strerror(errno.ENOSPC) in said
+        output = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=70)
+    assert codes(output) == ["store-failed"] and os.strerror(errno.ENOSPC) in output
 
 
 @contextlib.contextmanager
 def small_disk(path: Path) -> Iterator[None]:
     """A real one of 256 KiB in the place of a folder, with what that has."""
-    kept = path.rename(path.parent / "kept")
+    moved = path.rename(path.parent / "kept")
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("a disk can be mounted by root only")
     try:
-        shutil.copytree(kept, path, dirs_exist_ok=True)
+        shutil.copytree(moved, path, dirs_exist_ok=True)
         yield
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
@@ -218,8 +220,8 @@ def test_a_full_disk(free: int, folder: Path) -> None:
                 file.write(bytes(4096))
         os.truncate(filler, filler.stat().st_size - free)
         with nothing_published(folder):
-            said = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=70)
-            assert codes(said) == ["store-failed"] and os.strerror(errno.ENOSPC) in said
+            output = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=70)
+            assert codes(output) == ["store-failed"] and os.strerror(errno.ENOSPC) in output
         watching = ("--watch", "checkpoints", "--recipe", "recipe.toml", "--once")
         with nothing_published(folder):
             assert codes(headway(folder, *watching, code=0)) == ["store-failed"]
@@ -231,9 +233,9 @@ def test_a_full_disk(free: int, folder: Path) -> None:
 def tampered(folder: Path) -> Iterator[str]:
     """Each file of what serves in turn, by its name, while one byte of it is changed."""
     store = SnapshotStore(folder / "store")
-    one = store.snapshot()
-    paths = {folder / "store" / file.stored: name for name, file in one.manifest.files.items()}
-    paths[folder / "store/snapshots" / f"{one.name}.json"] = "manifest"
+    snapshot = store.snapshot()
+    paths = {folder / "store" / file.stored: name for name, file in snapshot.manifest.files.items()}
+    paths[folder / "store/snapshots" / f"{snapshot.name}.json"] = "manifest"
     for path, name in paths.items():
         whole = path.read_bytes()
         flip(path, len(whole) // 2)
@@ -253,9 +255,9 @@ def test_a_tampered_snapshot(folder: Path) -> None:
     headway(folder, "checkpoints", "--recipe", "recipe.toml", code=0)
     store = SnapshotStore(folder / "store")
     first, second = store.snapshots()
-    theirs, seen = first.manifest.files, set()
+    theirs, names_seen = first.manifest.files, set()
     for name in tampered(folder):
-        seen.add(name)
+        names_seen.add(name)
         assert name in says(lambda: load(folder / "store", factory=served.build))
         assert name in headway(folder, "--show", second.name, code=70)
         assert name in headway(folder, "--list", "--check", code=70)
@@ -268,6 +270,6 @@ def test_a_tampered_snapshot(folder: Path) -> None:
             headway(folder, "--rollback", code=0)
             assert store.snapshot() == first
             (folder / "store/latest").write_bytes(latest)
-    assert seen == {"weights.safetensors", "golden.safetensors", "config.json", "manifest"}
+    assert names_seen == {"weights.safetensors", "golden.safetensors", "config.json", "manifest"}
     headway(folder, "--list", "--check", code=0)
     assert store.snapshot() == second

@@ -80,8 +80,8 @@ def test_a_killed_holder(tmp_path: Path) -> None:
 def test_a_killed_holder_where_there_are_no_locks() -> None:
     where = open_place(f"memory://{secrets.token_hex(8)}")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    told = process_identity.identify_process(child.pid)[:-1] + b', "held": true}'
-    where.write("leases/a/0", told)
+    record = process_identity.identify_process(child.pid)[:-1] + b', "held": true}'
+    where.write("leases/a/0", record)
     with pytest.raises(AlreadyPublishing), lease(where, "a", settle_s=0):
         raise AssertionError
     child.kill()

@@ -39,7 +39,7 @@ def test_at_most_the_model_and_a_third_and_500_mb(kind: str, tmp_path: Path) -> 
     (tmp_path / "large.py").write_text(MODULE.format(rows=ROWS, width=WIDTH))
     (tmp_path / "recipe.toml").write_text(RECIPE)
     model = nn.Sequential(nn.EmbeddingBag(ROWS, WIDTH, mode="sum"), nn.Linear(WIDTH, 1))
-    size = sum(one.nbytes for one in model.state_dict().values())
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
     anchor = tmp_path / "anchor"
     given = state(model)
     if kind == "store":
@@ -50,6 +50,6 @@ def test_at_most_the_model_and_a_third_and_500_mb(kind: str, tmp_path: Path) -> 
         torch.save(given, anchor)
     del model, given
     words = ["publish", "anchor", "--recipe", "recipe.toml", "--to", "store"]
-    found = peaks(tmp_path, *words)
-    print(f"model {size / 1e6:.0f} MB, peaks {[round(one / 1e6) for one in found]} MB")
-    assert max(found) <= 1.3 * size + 500e6
+    measured = peaks(tmp_path, *words)
+    print(f"model {size / 1e6:.0f} MB, peaks {[round(tensor / 1e6) for tensor in measured]} MB")
+    assert max(measured) <= 1.3 * size + 500e6

@@ -62,7 +62,7 @@ def test_killed_around_the_commit(when: str, tmp_path: Path) -> None:
     assert done.returncode == -9, done.stderr
     before = SnapshotStore(tmp_path / "store").snapshots()
     assert len(before) == (when == "after")
-    assert [one.step for one in pending_anchors(str(anchors))] == [1], "it is still an anchor"
+    assert [anchor.step for anchor in pending_anchors(str(anchors))] == [1], "it is still an anchor"
     done = run(tmp_path, "-m", "headway")
     assert done.returncode == 0, done.stderr
     assert list(pending_anchors(str(anchors))) == [], "it is released"

@@ -42,12 +42,12 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("sharded")
-    (made / "script.py").write_text(SCRIPT)
+    path = tmp_path_factory.mktemp("sharded")
+    (path / "script.py").write_text(SCRIPT)
     run = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [sys.executable, *run, str(made / "script.py"), str(made / "anchor")]
+    command = [sys.executable, *run, str(path / "script.py"), str(path / "anchor")]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
-    return made / "anchor"
+    return path / "anchor"
 
 
 @pytest.mark.slow

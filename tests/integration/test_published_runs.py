@@ -60,8 +60,8 @@ def ended(folder: Path, within_s: float = 100) -> dict[str, Any]:
 
 
 def note(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "headway/t/publish.json").read_text())
-    return told
+    content: dict[str, Any] = json.loads((folder / "headway/t/publish.json").read_text())
+    return content
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_a_job_without_a_checkpoint_keeps_its_exit_code(code: int, tmp_path: Pat
 def test_an_anchor_is_published_by_a_run_of_its_own(tmp_path: Path) -> None:
     done = training(tmp_path, "anchor")
     assert done.returncode == 0, done.stderr
-    told = ended(tmp_path)
-    assert told["error"] == "", (tmp_path / "headway/t/publish.log").read_text()
-    (one,) = SnapshotStore(tmp_path / "store").snapshots()
-    assert one.name == told["snapshot"]
+    outcome = ended(tmp_path)
+    assert outcome["error"] == "", (tmp_path / "headway/t/publish.log").read_text()
+    (snapshot,) = SnapshotStore(tmp_path / "store").snapshots()
+    assert snapshot.name == outcome["snapshot"]
     training_run, publish_run = str(tmp_path / "headway/t"), str(tmp_path / "headway/t-publish")
-    anchor = one.manifest.anchor
+    anchor = snapshot.manifest.anchor
     assert (anchor["run"], anchor["ledger"], anchor["step"]) == ("t", training_run, 3)
     assert anchor["metrics"] == {"loss": 0.5}
     known = load(training_run).to_dict()["publish"]
@@ -109,7 +109,7 @@ def test_an_anchor_is_published_by_a_run_of_its_own(tmp_path: Path) -> None:
     assert known["would_cost_s"] == pytest.approx(known["accelerators"] * known["seconds"])
     assert known["did_cost_s"] > 0 and known["accelerators"] == 1
     written = json.loads((tmp_path / "headway/t/ledger.json").read_text())
-    assert written["publish"]["snapshot"] == one.name, "it is written again when that is known"
+    assert written["publish"]["snapshot"] == snapshot.name, "it is written again when that is known"
     other = load(publish_run).to_dict()
     assert (other["publishes"]["run"], other["publishes"]["folder"]) == ("t", training_run)
     assert other["buckets"]["stop.publish"] > 0 and other["steps"] == 0
@@ -126,8 +126,8 @@ def test_an_anchor_is_published_by_a_run_of_its_own(tmp_path: Path) -> None:
 def test_the_last_checkpoint_of_any_kind(kind: str, where: str, tmp_path: Path) -> None:
     done = training(tmp_path, kind, recipe=FULL + TARGET)
     assert done.returncode == 0, done.stderr
-    told = ended(tmp_path)
-    assert told["error"] == "" and told["anchor"] == str(tmp_path / where)
+    outcome = ended(tmp_path)
+    assert outcome["error"] == "" and outcome["anchor"] == str(tmp_path / where)
     if kind == "saves":
         assert (tmp_path / where / "anchor").exists(), "it is kept until it is published"
 
@@ -144,12 +144,12 @@ def test_anchors_of_two_ranks(kind: str, tmp_path: Path) -> None:
     shapes = source(anchor).shapes
     assert "golden.inputs.2" in shapes and ("golden.outputs.1" in shapes) == (kind == "anchor")
     assert Checkpoints(tmp_path / "checkpoints").checkpoints()[0].manifest.world == 2
-    told = ended(tmp_path)
-    assert told["error"] == ""
+    outcome = ended(tmp_path)
+    assert outcome["error"] == ""
     assert load(tmp_path / "headway/t").to_dict()["publish"]["accelerators"] == 2
     with torch.no_grad():
-        said = loaded(tmp_path / "store", factory=served.build)(*served.golden())
-    assert said["logit"].isfinite().all()
+        outputs = loaded(tmp_path / "store", factory=served.build)(*served.golden())
+    assert outputs["logit"].isfinite().all()
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_anchors_of_two_ranks(kind: str, tmp_path: Path) -> None:
 def test_what_is_turned_down_is_told_in_both_runs(tmp_path: Path) -> None:
     done = training(tmp_path, "anchor", recipe=TARGET + "[limits]\nsize_mb = 0.001\n")
     assert done.returncode == 0
-    told = ended(tmp_path)
-    assert "0.001" in told["error"] and told["snapshot"] == ""
+    outcome = ended(tmp_path)
+    assert "0.001" in outcome["error"] and outcome["snapshot"] == ""
     assert "0.001" in load(tmp_path / "headway/t").to_dict()["publish"]["error"]
     other = load(tmp_path / "headway/t-publish").to_dict()
     assert other["exit_code"] == 1 and "0.001" in other["publishes"]["error"]
@@ -180,8 +180,8 @@ def test_the_example(trainer: str, recipe: str, words: tuple[str, ...], tmp_path
     command = [*launcher, str(EXAMPLE / trainer), "--steps", "3", "--no-compile", *words]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = ended(tmp_path, 400)
-    assert told["error"] == "" and not load(tmp_path / "headway/t").to_dict()["failures"]
+    outcome = ended(tmp_path, 400)
+    assert outcome["error"] == "" and not load(tmp_path / "headway/t").to_dict()["failures"]
     model = loaded(tmp_path / "store")
     dense, ids = torch.randn(5, 13), torch.zeros(5, 26, dtype=torch.long)
     assert model(dense, ids).shape == (5,)

@@ -57,13 +57,13 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def versions(client: Any, model: str) -> dict[str, list[str]]:
     """The versions of a model, by the snapshot that each is of."""
-    found: dict[str, list[str]] = {}
-    for one in client.search_model_versions(f"name = '{model}'"):
-        found.setdefault(one.tags["headway.snapshot"], []).append(str(one.version))
-    return found
+    names: dict[str, list[str]] = {}
+    for version in client.search_model_versions(f"name = '{model}'"):
+        names.setdefault(version.tags["headway.snapshot"], []).append(str(version.version))
+    return names
 
 
 def runs(client: Any, model: str) -> list[str]:
     """The snapshots that there are runs of."""
     known = client.get_experiment_by_name(model)
-    return [one.data.tags["headway.snapshot"] for one in client.search_runs([known.experiment_id])]
+    return [run.data.tags["headway.snapshot"] for run in client.search_runs([known.experiment_id])]

@@ -64,7 +64,7 @@ def prepared(folder: Path, model: str) -> Path:
     return folder / "checkpoints"
 
 
-def told(url: str) -> dict[str, str]:
+def registry_options(url: str) -> dict[str, str]:
     """The environment of the command."""
     more = {"MLFLOW_TRACKING_URI": url, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
     return {**environment(), **more, "OMP_NUM_THREADS": "1"}
@@ -77,7 +77,7 @@ def command(*words: str) -> list[str]:
 def headway(folder: Path, url: str, *words: str, code: int = 0) -> str:
     """Run the command; what it said."""
     done = subprocess.run(
-        command(*words), cwd=folder, env=told(url), capture_output=True, text=True
+        command(*words), cwd=folder, env=registry_options(url), capture_output=True, text=True
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
@@ -88,28 +88,30 @@ def headway(folder: Path, url: str, *words: str, code: int = 0) -> str:
 def says(model: Any) -> torch.Tensor:
     dense, sparse = dlrm.golden()
     with torch.no_grad():
-        found: torch.Tensor = model(dense, sparse)["logit"]
-    return found
+        outputs: torch.Tensor = model(dense, sparse)["logit"]
+    return outputs
 
 
 def test_published_registered_downloaded_and_rolled_back(
     url: str, client: Any, tmp_path: Path
 ) -> None:
     anchor = prepared(tmp_path, "ctr")
-    made = []
+    snapshots = []
     for step in (1, 2):
         extra = {"run": "run-7", "metrics": {"loss": 0.5, "AUC @ 1%": 0.7}}
         checkpoint(anchor, state(dlrm.trained(step)), step, extra=extra)
-        said = headway(tmp_path, url, str(anchor), "--recipe", "recipe.toml")
-        assert "http" not in said  # MLflow's own links
+        output = headway(tmp_path, url, str(anchor), "--recipe", "recipe.toml")
+        assert "http" not in output  # MLflow's own links
         assert client.get_model_version_by_alias("ctr", "champion").version == str(step)
-        made.append(SnapshotStore(tmp_path / "store").snapshot())
+        snapshots.append(SnapshotStore(tmp_path / "store").snapshot())
     headway(tmp_path, url, str(anchor), "--recipe", "recipe.toml")
-    assert SnapshotStore(tmp_path / "store").snapshots() == made, "it was published before"
-    assert versions(client, "ctr") == {one.name: [str(at)] for at, one in enumerate(made, 1)}
+    assert SnapshotStore(tmp_path / "store").snapshots() == snapshots, "it was published before"
+    assert versions(client, "ctr") == {
+        snapshot.name: [str(at)] for at, snapshot in enumerate(snapshots, 1)
+    }
     champion = client.get_model_version_by_alias("ctr", "champion")
     assert champion.version == "2"
-    manifest = made[1].manifest
+    manifest = snapshots[1].manifest
     sums = {f"headway.sha256.{name}": file.sha256 for name, file in manifest.files.items()}
     assert sums.items() <= champion.tags.items() and len(sums) == 3
     assert champion.tags["headway.anchor"] == manifest.anchor["path"]
@@ -138,8 +140,8 @@ def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> None:
     anchor, port = prepared(tmp_path, "away"), free_port()
     away = f"http://127.0.0.1:{port}"
     checkpoint(anchor, state(dlrm.trained(1)), 1)
-    said = headway(tmp_path, away, str(anchor), "--recipe", "recipe.toml", code=70)
-    assert codes(said) == ["registry-failed"]
+    output = headway(tmp_path, away, str(anchor), "--recipe", "recipe.toml", code=70)
+    assert codes(output) == ["registry-failed"]
     first = SnapshotStore(tmp_path / "store").snapshot()
     with server(tmp_path / "server", port):
         headway(tmp_path, away, "--watch", str(anchor), "--recipe", "recipe.toml", "--once")
@@ -155,16 +157,16 @@ def test_two_workers(url: str, client: Any, tmp_path: Path) -> None:
         checkpoint(anchor, state(dlrm.trained(step)), step)
     words = command("--watch", str(anchor), "--recipe", "recipe.toml", "--once")
     pair = [
-        subprocess.Popen(words, cwd=tmp_path, env=told(url), stdout=subprocess.DEVNULL)
+        subprocess.Popen(words, cwd=tmp_path, env=registry_options(url), stdout=subprocess.DEVNULL)
         for _ in range(2)
     ]
-    assert [one.wait() for one in pair] == [0, 0]
+    assert [worker.wait() for worker in pair] == [0, 0]
     headway(tmp_path, url, "--watch", str(anchor), "--recipe", "recipe.toml", "--once")
     store = SnapshotStore(tmp_path / "store")
-    names = [one.name for one in store.snapshots()]
+    names = [worker.name for worker in store.snapshots()]
     assert len(names) == 4
-    found = versions(client, "pair")
-    assert sorted(found) == names and all(len(one) == 1 for one in found.values())
+    registered = versions(client, "pair")
+    assert sorted(registered) == names and all(len(worker) == 1 for worker in registered.values())
     assert sorted(runs(client, "pair")) == names
     champion = client.get_model_version_by_alias("pair", "champion")
     assert champion.tags["headway.snapshot"] == store.snapshot().name
@@ -176,15 +178,15 @@ def follow_and_die(
     """In a process that is killed before its n-th request, or before it sees what came of it."""
     child = os.fork()
     if child == 0:
-        left, send = calls, HTTPAdapter.send
+        remaining, send = calls, HTTPAdapter.send
 
         def counted(self: HTTPAdapter, *args: Any, **more: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0 and not after:
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0 and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
             answer = send(self, *args, **more)
-            if left < 0:
+            if remaining < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             return answer
 
@@ -203,17 +205,17 @@ def test_killed_before_and_after_every_request(url: str, client: Any, tmp_path: 
     calls, killed = 0, 0
     for after in (False, True):
         for calls in range(100):
-            one = committed(store, f"{after}{calls}", keep=1000)
+            snapshot = committed(store, f"{after}{calls}", keep=1000)
             if not follow_and_die(store, registry, calls, after=after):
                 break
             killed += 1
             follow(store, registry, open_registry(registry))
-            found = versions(client, "killed")
-            assert len(found[one.name]) == 1, (calls, after)
+            registered = versions(client, "killed")
+            assert len(registered[snapshot.name]) == 1, (calls, after)
             champion = client.get_model_version_by_alias("killed", "champion")
-            assert champion.tags["headway.snapshot"] == one.name
+            assert champion.tags["headway.snapshot"] == snapshot.name
             names = {at.path for at in client.list_artifacts(champion.run_id, "snapshot")}
-            assert names == {f"snapshot/{at}" for at in ("weights", "pt2", f"{one.name}.json")}
+            assert names == {f"snapshot/{at}" for at in ("weights", "pt2", f"{snapshot.name}.json")}
             assert follow(store, registry, open_registry(registry)) is None
     print(f"killed {killed} times")
     assert killed >= 20

@@ -62,7 +62,7 @@ class Ended:
 
     @property
     def boosters(self) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in self.ledger["auto"]["boosters"]}
+        return {booster["name"]: booster for booster in self.ledger["auto"]["boosters"]}
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Of all journals."""
@@ -184,22 +184,22 @@ class Bench:
 def left_over(folder: Path, within_s: float = 10.0) -> list[str]:
     """Processes that still work in that folder; those that are about to end are waited for."""
     until = time.monotonic() + within_s
-    while (found := working_in(folder)) and time.monotonic() < until:
+    while (pids := working_in(folder)) and time.monotonic() < until:
         time.sleep(0.1)
-    return found
+    return pids
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Bit for bit."""
     import torch
 
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, Mapping):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
 
 
 def well(

@@ -26,12 +26,12 @@ def folder(tmp_path: Path) -> Path:
     rank = job.process(0)
     rank.train(1, 50, 2.0, 0.1)
     rank.exit(8)
-    made = tmp_path / "run"
-    made.mkdir(mode=0o755)
-    job.write(made)
+    run = tmp_path / "run"
+    run.mkdir(mode=0o755)
+    job.write(run)
     identity = {"command": [*COMMAND[:-1], MASK], "cwd": str(tmp_path)}
-    (made / "run.json").write_text(json.dumps(identity))
-    return made
+    (run / "run.json").write_text(json.dumps(identity))
+    return run
 
 
 def test_a_masked_command_is_not_run(folder: Path) -> None:

@@ -47,10 +47,10 @@ def checkpoint(
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
     with Draft(store, step, uuid.uuid4().hex[:12], 1) as draft:
         write_part(draft.folder, 0, planned_items(planner.finish_plan(plan), planner))
-        one = commit(draft, lambda parts: dcp.build_metadata(metadata, parts), extra=extra)
+        saved = commit(draft, lambda parts: dcp.build_metadata(metadata, parts), extra=extra)
     if anchor:
-        pin(store, one)
-    return one
+        pin(store, saved)
+    return saved
 
 
 def dcp_checkpoint(folder: Path, given: Mapping[str, Any]) -> Path:
@@ -63,11 +63,11 @@ def dcp_checkpoint(folder: Path, given: Mapping[str, Any]) -> Path:
 
 def recipe(folder: Path, **sections: str) -> recipes.Recipe:
     """One for the small model; a section given replaces that of the same name."""
-    told = {
+    sections_by_name = {
         "model": f'factory = "{MODEL_MODULE}:build"',
         "golden": f'inputs = "{MODEL_MODULE}:golden"',
         "targets.safetensors": "",
     } | {name.replace("__", "."): text for name, text in sections.items()}
     path = folder / "recipe.toml"
-    path.write_text("\n".join(f"[{name}]\n{text}" for name, text in told.items()))
+    path.write_text("\n".join(f"[{name}]\n{text}" for name, text in sections_by_name.items()))
     return recipes.read_recipe(path)

@@ -57,9 +57,9 @@ def _save(
     with Draft(store, number, save_id, 1) as draft:
         write_part(draft.folder, 0, items)
         kind = "full" if parent is None else "delta"
-        one = commit(
+        saved = commit(
             draft, lambda parts: dcp.build_metadata(metadata, parts), kind=kind, parent=parent
         )
     if number == 2:
-        pin(store, one)
+        pin(store, saved)
     return save_id

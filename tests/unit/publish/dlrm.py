@@ -19,9 +19,9 @@ class Dlrm(nn.Module):
         self.register_buffer("turns", torch.linspace(0, 1, width), persistent=False)
 
     def forward(self, dense: Tensor, sparse: list[Tensor]) -> dict[str, Tensor]:
-        found = [table(ids) for table, ids in zip(self.tables, sparse, strict=True)]
-        found += [self.names(sparse[0][:, 0]) * self.turns, self.bottom(dense)]
-        logit = self.top(torch.cat(found, 1)) * self.scale
+        embeddings = [table(ids) for table, ids in zip(self.tables, sparse, strict=True)]
+        embeddings += [self.names(sparse[0][:, 0]) * self.turns, self.bottom(dense)]
+        logit = self.top(torch.cat(embeddings, 1)) * self.scale
         return {"logit": logit, "probability": logit.sigmoid()}
 
 
@@ -32,16 +32,16 @@ def build(rows: int = 50, width: int = 8) -> Dlrm:
 def trained(seed: int = 1, **arguments: int) -> Dlrm:
     """The same with weights that no new one has."""
     torch.manual_seed(seed)
-    made = build(**arguments)
-    for one in made.parameters():
-        nn.init.normal_(one)
-    return made
+    model = build(**arguments)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    return model
 
 
 def golden() -> tuple[Tensor, list[Tensor]]:
-    made = torch.Generator().manual_seed(7)
-    ids = [torch.randint(0, 50, (6, 3), generator=made) for _ in range(2)]
-    return torch.randn(6, 4, generator=made), ids
+    generator = torch.Generator().manual_seed(7)
+    ids = [torch.randint(0, 50, (6, 3), generator=generator) for _ in range(2)]
+    return torch.randn(6, 4, generator=generator), ids
 
 
 def no_module() -> int:

@@ -35,13 +35,15 @@ def publish(
         return store.commit(manifest, anchor, keep, orderly=order is not None)
 
 
-def content(store: SnapshotStore, one: Snapshot, folder: Path) -> list[str]:
-    checked = (store.fetch(file, name, folder) for name, file in one.manifest.files.items())
+def content(store: SnapshotStore, snapshot: Snapshot, folder: Path) -> list[str]:
+    checked = (store.fetch(file, name, folder) for name, file in snapshot.manifest.files.items())
     return [path.read_text() for path in checked]
 
 
 def only_what_is_needed(store: SnapshotStore) -> None:
-    needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
+    needed = {
+        file.stored for snapshot in store.snapshots() for file in snapshot.manifest.files.values()
+    }
     assert {f"files/{name}" for name in store.place.list_names("files")} == needed
     for folder in ("", "snapshots", "packages", "anchors"):
         with contextlib.suppress(FileNotFoundError):

@@ -42,7 +42,7 @@ def dcp(path: Path) -> dict[str, Any]:
     return {"path": str(path), "file": file_identity(str(path)), "what": "dcp.save"}
 
 
-def found(folder: Path) -> SavedCheckpoints:
+def find(folder: Path) -> SavedCheckpoints:
     return find_saved(folder / "journal", "a")
 
 
@@ -51,7 +51,7 @@ def test_all_kinds_the_last_ones_first(tmp_path: Path) -> None:
     spans += [{"store": "/s2", "level": "disk"}, dcp(tmp_path / "d2"), saved(tmp_path / "2.pt")]
     journal(tmp_path, *spans)
     journal(tmp_path, saved(tmp_path / "other.pt"), rank=1)
-    assert found(tmp_path) == SavedCheckpoints(
+    assert find(tmp_path) == SavedCheckpoints(
         stores=("/s2", "/s1"),
         folders=(str(tmp_path / "d2"), str(tmp_path / "d1")),
         files=(str(tmp_path / "2.pt"), str(tmp_path / "1.pt")),
@@ -63,8 +63,8 @@ def test_what_was_renamed_is_found_where_it_is_now(tmp_path: Path) -> None:
     os.rename(tmp_path / "last.tmp", tmp_path / "last.pt")
     os.rename(tmp_path / "draft", tmp_path / "step-1")
     journal(tmp_path, file, folder)
-    assert found(tmp_path).files == (str(tmp_path / "last.pt"),)
-    assert found(tmp_path).folders == (str(tmp_path / "step-1"),)
+    assert find(tmp_path).files == (str(tmp_path / "last.pt"),)
+    assert find(tmp_path).folders == (str(tmp_path / "step-1"),)
 
 
 def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:
@@ -84,18 +84,18 @@ def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:
         {**saved(tmp_path / "weights.safetensors"), "what": "safetensors"},
         {"path": "s3://bucket/x.pt", "file": None},
     )
-    assert found(tmp_path) == SavedCheckpoints()
+    assert find(tmp_path) == SavedCheckpoints()
 
 
 def test_a_save_that_was_written_behind_has_no_identity(tmp_path: Path) -> None:
     journal(tmp_path, {**saved(tmp_path / "last.pt"), "file": None})
-    assert found(tmp_path).files == (str(tmp_path / "last.pt"),)
+    assert find(tmp_path).files == (str(tmp_path / "last.pt"),)
 
 
 def test_the_node_of_rank_0_publishes(tmp_path: Path) -> None:
     journal(tmp_path, saved(tmp_path / "1.pt"), host="b")
     journal(tmp_path, rank=1, host="a")
-    assert not found(tmp_path).on_this_host
+    assert not find(tmp_path).on_this_host
 
 
 @pytest.mark.parametrize(

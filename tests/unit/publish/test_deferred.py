@@ -30,12 +30,12 @@ publish = lazy("headway.publish.job:publish")
 trained = lazy("tests.unit.publish.dlrm:trained")
 
 
-def no_room(asked: TargetCheck) -> CheckResult:
+def no_room(check: TargetCheck) -> CheckResult:
     return CheckResult(error="it was ended by SIGKILL in a fresh process", transient=True)
 
 
-def slow(asked: TargetCheck) -> CheckResult:
-    return replace(check_here(asked), latency_ms=10**6)
+def slow(check: TargetCheck) -> CheckResult:
+    return replace(check_here(check), latency_ms=10**6)
 
 
 class Worker:
@@ -54,15 +54,15 @@ class Worker:
 
     def look(self, examine: Callable[[TargetCheck], CheckResult]) -> list[str]:
         """The codes of what it said."""
-        said: list[str] = []
+        lines: list[str] = []
 
         def counted(*args: Any, **more: Any) -> Any:
             self.tried += 1
             return publish(*args, **more)
 
         how = {"once": True, "check_target": examine, "publish": counted}
-        watching.watch(self.url, self.recipe, self.store, log=said.append, **how)  # type: ignore[arg-type]
-        return codes("\n".join(said))
+        watching.watch(self.url, self.recipe, self.store, log=lines.append, **how)  # type: ignore[arg-type]
+        return codes("\n".join(lines))
 
     @property
     def outcome_of(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_who_waits_for_it_still_does(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = open_place(worker.url).list_names(claims.CLAIMS_FOLDER)
     assert len(names) == 1 and not claims.release_anchor(anchor, "another")
     worker.now += watching.MAX_RETRY_S
-    worker.look(lambda asked: replace(check_here(asked), finite=False))
+    worker.look(lambda check: replace(check_here(check), finite=False))
     assert worker.outcome_of.keys() == {"rejected"} and claims.release_anchor(anchor, "another")
 
 
@@ -148,23 +148,26 @@ def test_a_disk_that_does_not_answer(
 
 
 def test_what_a_fresh_process_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = TargetCheck("safetensors", {}, {}, "a:b", ".")
+    check = TargetCheck("safetensors", {}, {}, "a:b", ".")
 
     def ended(code: int) -> CheckResult:
         monkeypatch.setattr(
             subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code)
         )
-        return validate.check_in_subprocess(asked)
+        return validate.check_in_subprocess(check)
 
-    assert [ended(-one).transient for one in (signal.SIGKILL, signal.SIGTERM)] == [True, True]
-    assert [ended(-one).transient for one in (signal.SIGSEGV, signal.SIGILL)] == [False, False]
+    assert [ended(-number).transient for number in (signal.SIGKILL, signal.SIGTERM)] == [True, True]
+    assert [ended(-number).transient for number in (signal.SIGSEGV, signal.SIGILL)] == [
+        False,
+        False,
+    ]
     assert ended(1).error and not ended(1).transient
 
     def late(*args: Any, **more: Any) -> None:
         raise subprocess.TimeoutExpired("python", 1)
 
     monkeypatch.setattr(subprocess, "run", late)
-    assert validate.check_in_subprocess(asked).transient
+    assert validate.check_in_subprocess(check).transient
 
 
 def caused(error: Exception, by: Exception) -> Exception:
@@ -195,7 +198,7 @@ def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.Mon
     from tests.unit.publish import dlrm
 
     checkpoint(tmp_path / "anchor", state(trained()))
-    store, told = SnapshotStore(tmp_path / "store"), recipe(tmp_path)
+    store, parsed = SnapshotStore(tmp_path / "store"), recipe(tmp_path)
     anchor = find_anchor(str(tmp_path / "anchor"))
     error: Exception = MemoryError()
 
@@ -204,7 +207,7 @@ def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(dlrm.Dlrm, "forward", forward)
     with pytest.raises(PublishDeferred, check=has_code("machine-not-able")):
-        publish(anchor, told, store, check_target=check_here)
+        publish(anchor, parsed, store, check_target=check_here)
     error = ValueError("no")
     with pytest.raises(PublishFailed, check=has_code("golden-inputs-failed")):
-        publish(anchor, told, store, check_target=check_here)
+        publish(anchor, parsed, store, check_target=check_here)

@@ -42,15 +42,15 @@ class Attacked:
         monkeypatch.setattr("headway.publish.validate.TIMED_S", 0)
         self.folder, self.root = folder, folder / "store"
         self.store = SnapshotStore(self.root)
-        self.told = recipe(folder)
+        self.recipe = recipe(folder)
         for step in (1, 2):
             checkpoint(folder / "anchor", state(trained(step)), step)
             given = find(str(folder / "anchor"))
-            make(given, self.told, self.store, check_target=check_here)
+            make(given, self.recipe, self.store, check_target=check_here)
         self.anchor = given
-        self.files = [one for one in self.root.rglob("*") if one.is_file()]
-        self.whole = {one: one.read_bytes() for one in self.files}
-        self.names = sorted(one.name for one in self.store.snapshots())
+        self.files = [path for path in self.root.rglob("*") if path.is_file()]
+        self.whole = {path: path.read_bytes() for path in self.files}
+        self.names = sorted(path.name for path in self.store.snapshots())
 
     def heal(self) -> None:
         for path in self.root.rglob("*"):
@@ -78,19 +78,23 @@ class Attacked:
 
     def look(self, *, publishes: bool = True) -> list[str]:
         """All that is done with a store; the codes of what it says."""
-        shown = Namespace(json=False, check=True)
+        options = Namespace(json=False, check=True)
         calls = [
             lambda: load(self.root, factory=build),
-            lambda: command._list(self.store, shown),
-            lambda: [command._print_details(one, shown) for one in self.store.snapshots()],
-            lambda: self.store.outcome_of(self.anchor.key(self.told.digest)),
+            lambda: command._list(self.store, options),
+            lambda: [
+                command._print_details(snapshot, options) for snapshot in self.store.snapshots()
+            ],
+            lambda: self.store.outcome_of(self.anchor.key(self.recipe.digest)),
             lambda: self.store.find_package("0" * 32),
             lambda: self.store.registry_state(),
             lambda: self.store.sweep(),
             lambda: self.store.rollback(),
         ]
         if publishes:
-            calls.append(lambda: make(self.anchor, self.told, self.store, check_target=check_here))
+            calls.append(
+                lambda: make(self.anchor, self.recipe, self.store, check_target=check_here)
+            )
             calls.append(lambda: load(self.root, factory=build))
         codes = []
         for call in calls:
@@ -111,7 +115,7 @@ def variants(attacked: Attacked, count: int) -> Iterator[None]:
         next(path for path in attacked.files if path.suffix == suffix and "files" in path.parts)
         for suffix in (".json", ".safetensors")
     )
-    small = [one for one in attacked.files if one.stat().st_size < 10_000]
+    small = [path for path in attacked.files if path.stat().st_size < 10_000]
     for number in range(count):
         kind, manifest = number % 5, attacked.manifest()
         if kind == 0:
@@ -122,11 +126,11 @@ def variants(attacked: Attacked, count: int) -> Iterator[None]:
             attacked.serve(manifest)
         elif kind == 2:
             content = _header(attacked.whole[weights], chance)
-            told = attacked.put(content, ".safetensors")
-            manifest["files"]["weights.safetensors"] = told
+            stored = attacked.put(content, ".safetensors")
+            manifest["files"]["weights.safetensors"] = stored
             attacked.serve(manifest)
         elif kind == 3:
-            path = chance.choice([one for one in small if one.parent.name != "files"])
+            path = chance.choice([path for path in small if path.parent.name != "files"])
             document = altered(json.loads(attacked.whole[path] or b"{}"), chance)
             path.write_text(json.dumps(document))
         else:
@@ -139,18 +143,22 @@ def variants(attacked: Attacked, count: int) -> Iterator[None]:
 def _header(content: bytes, chance: random.Random) -> bytes:
     """A file of tensors that says something else of itself."""
     size = int.from_bytes(content[:8], "little")
-    told = json.dumps(altered(json.loads(content[8 : 8 + size]), chance)).encode()
-    return chance.choice((len(told), 0, 1 << 60)).to_bytes(8, "little") + told + content[8 + size :]
+    header = json.dumps(altered(json.loads(content[8 : 8 + size]), chance)).encode()
+    return (
+        chance.choice((len(header), 0, 1 << 60)).to_bytes(8, "little")
+        + header
+        + content[8 + size :]
+    )
 
 
 def check(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     attacked = Attacked(folder, monkeypatch)
-    outside = {one for one in folder.rglob("*") if attacked.root not in one.parents}
+    outside = {path for path in folder.rglob("*") if attacked.root not in path.parents}
     codes = set()
     for number, _ in enumerate(variants(attacked, count)):
         codes |= set(attacked.look(publishes=number % 19 == 0))  # which takes longer
     assert {"snapshot-manifest-invalid", "snapshot-config-invalid", "not-a-tensor-file"} <= codes
-    assert {one for one in folder.rglob("*") if attacked.root not in one.parents} == outside
+    assert {path for path in folder.rglob("*") if attacked.root not in path.parents} == outside
     assert not attacked.look(), "nothing is left of it"
 
 
@@ -168,18 +176,18 @@ def test_thousands_of_damaged_stores(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_anchor_whose_key_leads_elsewhere(key: object, tmp_path: Path) -> None:
     """What became of it would be written there."""
     store = SnapshotStore(tmp_path / "s" / "t")
-    one = publish(store, "a")
-    path = tmp_path / "s" / "t" / "snapshots" / f"{one.name}.json"
-    told = json.loads(path.read_bytes())
-    told["anchor"]["key"] = key
-    content = json.dumps(told).encode()
+    snapshot = publish(store, "a")
+    path = tmp_path / "s" / "t" / "snapshots" / f"{snapshot.name}.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["anchor"]["key"] = key
+    content = json.dumps(manifest).encode()
     path.unlink()
     name = f"00000001-{hashlib.sha256(content).hexdigest()[:32]}"
     path.with_name(f"{name}.json").write_bytes(content)
     (tmp_path / "s/t/latest").unlink()
     store.sweep()
     assert store.snapshots() == [] and list(store.unreadable()) == [name]
-    assert sorted(one.name for one in (tmp_path / "s").iterdir()) == ["t"]
+    assert sorted(snapshot.name for snapshot in (tmp_path / "s").iterdir()) == ["t"]
 
 
 def test_a_tensor_that_would_take_all_memory(tmp_path: Path) -> None:
@@ -197,16 +205,16 @@ def test_a_tensor_that_would_take_all_memory(tmp_path: Path) -> None:
 def test_a_pipe_in_the_place_of_a_file(what: str, tmp_path: Path) -> None:
     """Nobody waits for what may never be written."""
     store = SnapshotStore(tmp_path)
-    one = publish(store, "a")
+    snapshot = publish(store, "a")
     path = tmp_path / what
     if path.is_dir():
         path = min(path.iterdir())
     path.unlink()
     os.mkfifo(path)
     if what == "files":
-        assert store.damage(one).code == "file-missing"
+        assert store.damage(snapshot).code == "file-missing"
     elif what == "anchors":
-        assert store.outcome_of("a") == {"snapshot": one.name}
+        assert store.outcome_of("a") == {"snapshot": snapshot.name}
     else:
         with pytest.raises(SnapshotDamaged):
             store.latest()

@@ -39,7 +39,7 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.publish.validate.TIMED_S", 0)
 
 
-def made(
+def publish_anchor(
     folder: Path,
     *,
     anchor: str | None = None,
@@ -49,10 +49,14 @@ def made(
     **sections: str,
 ) -> Outcome:
     """Publish what lies in the folder."""
-    found = find_anchor(anchor or str(folder / "anchor"))
-    told = recipe(folder, **sections)
+    source_anchor = find_anchor(anchor or str(folder / "anchor"))
+    parsed = recipe(folder, **sections)
     outcome: Outcome = publish(
-        found, told, SnapshotStore(to or folder / "store"), check_target=check_target, again=again
+        source_anchor,
+        parsed,
+        SnapshotStore(to or folder / "store"),
+        check_target=check_target,
+        again=again,
     )
     return outcome
 
@@ -60,12 +64,12 @@ def made(
 def says(model: Any) -> dict[str, Any]:
     dense, sparse = golden()
     with torch.no_grad():
-        found: dict[str, Any] = model(dense, sparse)
-    return found
+        outputs: dict[str, Any] = model(dense, sparse)
+    return outputs
 
 
-def same(one: dict[str, Any], other: dict[str, Any], near: float = 0) -> bool:
-    return all(torch.allclose(one[name], other[name], atol=near, rtol=near) for name in other)
+def same(left: dict[str, Any], right: dict[str, Any], near: float = 0) -> bool:
+    return all(torch.allclose(left[name], right[name], atol=near, rtol=near) for name in right)
 
 
 @pytest.mark.parametrize("kind", ["store", "dcp", "file", "url"])
@@ -82,28 +86,28 @@ def test_weights_are_published_and_loaded(kind: str, tmp_path: Path) -> None:
         anchor, to = (f"memory://{secrets.token_hex(8)}/{name}" for name in ("anchor", "store"))
         checkpoint(anchor, given)
     to = to if kind == "url" else str(tmp_path / "store")
-    one = made(tmp_path, anchor=anchor, to=to)
-    assert one.fresh and one.snapshot == SnapshotStore(to).latest()
+    outcome = publish_anchor(tmp_path, anchor=anchor, to=to)
+    assert outcome.fresh and outcome.snapshot == SnapshotStore(to).latest()
     assert same(says(load(to, factory=build)), says(trained().eval()))
-    again = made(tmp_path, anchor=anchor, to=to)
-    assert not again.fresh and again.snapshot == one.snapshot
-    told = one.snapshot.manifest
-    assert set(told.files) == {"weights.safetensors", "golden.safetensors", "config.json"}
-    assert told.targets["safetensors"].metrics["difference"] == 0
-    assert told.versions["torch"] == torch.version.__version__
+    again = publish_anchor(tmp_path, anchor=anchor, to=to)
+    assert not again.fresh and again.snapshot == outcome.snapshot
+    manifest = outcome.snapshot.manifest
+    assert set(manifest.files) == {"weights.safetensors", "golden.safetensors", "config.json"}
+    assert manifest.targets["safetensors"].metrics["difference"] == 0
+    assert manifest.versions["torch"] == torch.version.__version__
     if kind == "store":
         expected = {"step": 5, "run": "r1", "metrics": {"loss": 0.5}}
-        assert {name: told.anchor[name] for name in expected} == expected
+        assert {name: manifest.anchor[name] for name in expected} == expected
 
 
 def test_averaged_weights(tmp_path: Path) -> None:
     averaged = torch.optim.swa_utils.AveragedModel(trained(2))
     checkpoint(tmp_path / "anchor", state(trained(1), ema=averaged.state_dict()))
     model = f'factory = "{MODEL_MODULE}:build"\nweights = ["ema", "model"]'
-    made(tmp_path, model=model)
+    publish_anchor(tmp_path, model=model)
     assert same(says(load(tmp_path / "store", factory=build)), says(trained(2).eval()))
     with pytest.raises(PublishFailed, check=has_code("anchor-part-missing")) as error:
-        made(tmp_path, model=model.replace('"ema"', '"best"'))
+        publish_anchor(tmp_path, model=model.replace('"ema"', '"best"'))
     assert error.value.fields["part"] == "best"
     assert all(part in str(error.value) for part in ("ema", "model", "optimizer"))
 
@@ -112,14 +116,14 @@ def test_smaller_tables(tmp_path: Path) -> None:
     last = {name: torch.arange(50) for name in ("tables.0", "tables.1", "names")}
     checkpoint(tmp_path / "anchor", state(trained(), used=last))
     tables = 'int8 = ["tables.*"]\nfp16 = ["names"]\ntolerance = 0.5\n[tables.prune]\n'
-    one = made(tmp_path, tables=tables + 'last_use = "used"\nwithin = 100')
+    outcome = publish_anchor(tmp_path, tables=tables + 'last_use = "used"\nwithin = 100')
     small = load(tmp_path / "store", factory=build)
     assert small.tables[0].form == "int8" and small.names.form == "fp16"  # type: ignore[attr-defined]
     assert not same(says(small), says(trained().eval()))
     assert same(says(small), says(trained().eval()), near=0.5)
-    assert one.snapshot.manifest.targets["safetensors"].metrics["difference"] == 0
+    assert outcome.snapshot.manifest.targets["safetensors"].metrics["difference"] == 0
     with pytest.raises(PublishFailed, check=has_code("smaller-tables-differ")):
-        made(tmp_path, tables=tables + 'last_use = "used"\nwithin = 1')
+        publish_anchor(tmp_path, tables=tables + 'last_use = "used"\nwithin = 1')
 
 
 def test_golden_inputs_and_outputs_of_the_anchor(tmp_path: Path) -> None:
@@ -131,14 +135,14 @@ def test_golden_inputs_and_outputs_of_the_anchor(tmp_path: Path) -> None:
         "model": 'factory = "torch.nn:Linear"\narguments = { in_features = 4, out_features = 2 }',
         "golden": 'anchor = "golden"',
     }
-    assert made(tmp_path, **sections).fresh
+    assert publish_anchor(tmp_path, **sections).fresh
     part["outputs"][0] += 1
     checkpoint(tmp_path / "anchor", {"model": model.state_dict(), "golden": part}, 2)
     with pytest.raises(PublishFailed, check=has_code("golden-outputs-differ")):
-        made(tmp_path, **sections)
+        publish_anchor(tmp_path, **sections)
     checkpoint(tmp_path / "anchor", {"model": model.state_dict()}, 3)
     with pytest.raises(PublishFailed, check=has_code("golden-inputs-missing")):
-        made(tmp_path, **sections)
+        publish_anchor(tmp_path, **sections)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_golden_inputs_and_outputs_of_the_anchor(tmp_path: Path) -> None:
 def test_what_is_not_published(sections: dict[str, str], code: str, tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
     with pytest.raises((UsageError, PublishFailed)) as error:
-        made(tmp_path, **sections)
+        publish_anchor(tmp_path, **sections)
     assert isinstance(error.value, HeadwayError)
     rejected = error.value.code in ("snapshot-rejected", "snapshot-deferred")
     assert (error.value.fields["reasons"] if rejected else [error.value.code]) == [code]
@@ -187,19 +191,19 @@ def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     model.top[2].bias.data.fill_(float("nan"))
     checkpoint(tmp_path / "anchor", state(model))
     with pytest.raises(PublishFailed, check=has_code("model-not-finite")):
-        made(tmp_path)
+        publish_anchor(tmp_path)
 
 
 def test_what_serves_stays_when_the_next_one_fails(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained(1)), 1)
-    first = made(tmp_path).snapshot
+    first = publish_anchor(tmp_path).snapshot
     checkpoint(tmp_path / "anchor", state(trained(2)), 2)
 
-    def wrong(asked: TargetCheck) -> CheckResult:
-        return replace(check_here(asked), difference=0.1)
+    def wrong(check: TargetCheck) -> CheckResult:
+        return replace(check_here(check), difference=0.1)
 
     with pytest.raises(PublishFailed, check=has_code("snapshot-rejected")) as error:
-        made(tmp_path, check_target=wrong)
+        publish_anchor(tmp_path, check_target=wrong)
     assert error.value.fields["reasons"] == ["target-differs"]
     store = SnapshotStore(tmp_path / "store")
     assert store.latest() == first
@@ -207,21 +211,21 @@ def test_what_serves_stays_when_the_next_one_fails(tmp_path: Path) -> None:
     assert {f"files/{n}" for n in store.place.list_names("files")} == {
         file.stored for file in first.manifest.files.values()
     }
-    second = made(tmp_path, limits="latency_growth = 1000\nsize_growth = 1.01").snapshot
+    second = publish_anchor(tmp_path, limits="latency_growth = 1000\nsize_growth = 1.01").snapshot
     assert store.latest() == second != first
     with pytest.raises(PublishFailed) as error:
-        made(tmp_path, limits="size_growth = 0.5", again=True)
+        publish_anchor(tmp_path, limits="size_growth = 0.5", again=True)
     assert error.value.fields["reasons"] == ["snapshot-has-grown"]
 
 
 def test_a_snapshot_that_was_changed_is_not_loaded(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
-    one = made(tmp_path).snapshot
+    snapshot = publish_anchor(tmp_path).snapshot
     with pytest.raises(UsageError, check=has_code("factory-not-given")):
         load(tmp_path / "store")
     with pytest.raises(UsageError, check=has_code("target-not-in-snapshot")):
         load(tmp_path / "store", target="aoti")
-    path = tmp_path / "store" / one.manifest.files["weights.safetensors"].stored
+    path = tmp_path / "store" / snapshot.manifest.files["weights.safetensors"].stored
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -235,8 +239,8 @@ def test_one_worker_at_a_time(tmp_path: Path) -> None:
     key = find_anchor(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
     store = SnapshotStore(tmp_path / "store")
     with store.sweep_blocked(), lease(store.place, key), pytest.raises(AlreadyPublishing):
-        made(tmp_path)
-    assert made(tmp_path).fresh
+        publish_anchor(tmp_path)
+    assert publish_anchor(tmp_path).fresh
 
 
 def test_watched(tmp_path: Path) -> None:
@@ -245,11 +249,11 @@ def test_watched(tmp_path: Path) -> None:
         checkpoint(folder, state(trained(step)), step)
     checkpoint(folder, state(nn.Linear(2, 2)), 3)
     checkpoint(folder, state(trained(4)), 4, anchor=False)
-    store, said = SnapshotStore(tmp_path / "store"), list[str]()
+    store, lines = SnapshotStore(tmp_path / "store"), list[str]()
     for _ in range(2):
-        watch(folder, recipe(tmp_path), store, log=said.append, once=True, check_target=check_here)
-    assert codes("\n".join(said)) == ["", "", "tensor-not-in-model"]
-    assert [one.manifest.anchor["step"] for one in store.snapshots()] == [1, 2]
+        watch(folder, recipe(tmp_path), store, log=lines.append, once=True, check_target=check_here)
+    assert codes("\n".join(lines)) == ["", "", "tensor-not-in-model"]
+    assert [snapshot.manifest.anchor["step"] for snapshot in store.snapshots()] == [1, 2]
     serving = store.latest()
     assert serving is not None and serving.manifest.anchor["step"] == 2
 
@@ -257,7 +261,7 @@ def test_watched(tmp_path: Path) -> None:
 def test_an_older_anchor_does_not_serve_after_a_newer_one(tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoint(tmp_path / "anchor", state(trained(step)), step)
-    newer = made(tmp_path).snapshot
+    newer = publish_anchor(tmp_path).snapshot
     store = SnapshotStore(tmp_path / "store")
     watch(
         str(tmp_path / "anchor"),
@@ -295,9 +299,9 @@ def test_a_target_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "own_target.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     checkpoint(tmp_path / "anchor", state(trained()))
-    one = made(tmp_path, **{"targets.names": "upper = true"}).snapshot
-    assert list(one.manifest.targets) == ["safetensors", "names"]
-    assert "names.json" in one.manifest.targets["names"].files
+    snapshot = publish_anchor(tmp_path, **{"targets.names": "upper = true"}).snapshot
+    assert list(snapshot.manifest.targets) == ["safetensors", "names"]
+    assert "names.json" in snapshot.manifest.targets["names"].files
     served = load(tmp_path / "store", target="names", factory=build)
     assert same(says(served), says(trained().eval()))
 
@@ -314,22 +318,22 @@ assert "torch" not in sys.modules
 
 def test_looking_needs_no_torch(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
-    made(tmp_path)
+    publish_anchor(tmp_path)
     subprocess.run([sys.executable, "-c", PROBE, tmp_path / "store"], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("what", ["weights", "manifest"])
 def test_a_snapshot_that_is_damaged_is_published_anew(what: str, tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
-    first = made(tmp_path).snapshot
-    assert not made(tmp_path).fresh
+    first = publish_anchor(tmp_path).snapshot
+    assert not publish_anchor(tmp_path).fresh
     files = {
         "weights": first.manifest.files["weights.safetensors"].stored,
         "manifest": f"snapshots/{first.name}.json",
     }
     path = tmp_path / "store" / files[what]
     path.write_bytes(path.read_bytes()[:-1])
-    again = made(tmp_path)
+    again = publish_anchor(tmp_path)
     assert again.fresh and SnapshotStore(tmp_path / "store").latest() == again.snapshot
     assert same(says(load(tmp_path / "store", factory=build)), says(trained().eval()))
 
@@ -354,5 +358,5 @@ def test_a_disk_that_is_full_while_a_target_is_made(
     monkeypatch.syspath_prepend(tmp_path)
     checkpoint(tmp_path / "anchor", state(trained()))
     with pytest.raises(SaveFailed, check=has_code("store-failed")) as error:
-        made(tmp_path, **{"targets.full": ""})
+        publish_anchor(tmp_path, **{"targets.full": ""})
     assert error.value.fields["errno"] == errno.ENOSPC

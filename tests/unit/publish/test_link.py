@@ -49,17 +49,17 @@ def test_both_name_each_other(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
     run = run_folder(tmp_path)
     notes.write_publish_note(run, {"run": "night-publish", "folder": "/there"})
-    made = published(tmp_path, run)
-    anchor = made.snapshot.manifest.anchor
+    outcome = published(tmp_path, run)
+    anchor = outcome.snapshot.manifest.anchor
     assert (anchor["run"], anchor["ledger"]) == ("night", str(run))
     note = notes.read_publish_note(run)
-    assert note["snapshot"] == made.snapshot.name and note["run"] == "night-publish"
+    assert note["snapshot"] == outcome.snapshot.name and note["run"] == "night-publish"
     assert note["seconds"] > 0 and note["error"] == ""
     written = json.loads((run / "ledger.json").read_text())["publish"]
-    assert written["snapshot"] == made.snapshot.name and (run / "report.html").exists()
+    assert written["snapshot"] == outcome.snapshot.name and (run / "report.html").exists()
     again = published(tmp_path, run)
     assert not again.fresh
-    took = sum(made.snapshot.manifest.seconds.values())
+    took = sum(outcome.snapshot.manifest.seconds.values())
     assert notes.read_publish_note(run)["seconds"] == pytest.approx(took), (
         "what it took when it was made"
     )
@@ -93,10 +93,10 @@ def test_a_training_that_is_not_here(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound):
         linked(anchor, str(tmp_path / "nowhere"))
     gone = replace(anchor, extra={"run": "night", "ledger": str(tmp_path / "gone")})
-    made = publish(
+    outcome = publish(
         gone, recipe(tmp_path), SnapshotStore(tmp_path / "store"), check_target=check_here
     )
-    assert made.snapshot.manifest.anchor["run"] == "night" and not (tmp_path / "gone").exists()
+    assert outcome.snapshot.manifest.anchor["run"] == "night" and not (tmp_path / "gone").exists()
 
 
 def test_a_standing_worker_says_it_too(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ unfilled = lazy("headway.publish.model:build_without_init")
 
 
 def test_models_of_other_threads_get_their_numbers() -> None:
-    made: list[Any] = []
+    models: list[Any] = []
 
     def other() -> None:
         parameter = nn.Parameter(torch.zeros(3))
         nn.init.ones_(parameter)
-        made.append(parameter.sum().item())
+        models.append(parameter.sum().item())
 
     def build() -> Any:
         thread = threading.Thread(target=other)
@@ -30,7 +30,7 @@ def test_models_of_other_threads_get_their_numbers() -> None:
 
     known = nn.init.ones_
     assert unfilled(build, {}).sum().item() == 0
-    assert made == [3.0]
+    assert models == [3.0]
     assert nn.init.ones_ is known
 
 

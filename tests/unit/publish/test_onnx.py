@@ -24,10 +24,10 @@ INSTALLED = importlib.util.find_spec("onnxscript") and importlib.util.find_spec(
 
 def publish_it(folder: Path) -> None:
     checkpoint(folder / "anchor", state(served.trained()))
-    told = recipe(folder, **{"targets.onnx": ""})
+    parsed = recipe(folder, **{"targets.onnx": ""})
     publish(
         find_anchor(str(folder / "anchor")),
-        told,
+        parsed,
         SnapshotStore(folder / "store"),
         check_target=check_here,
     )
@@ -47,5 +47,5 @@ def test_served_by_onnx_runtime(tmp_path: Path) -> None:
     publish_it(tmp_path)
     dense, sparse = served.golden()
     wanted = served.trained().eval()(dense[:4], [ids[:4] for ids in sparse])
-    said = load(tmp_path / "store", target="onnx")(dense[:4], [ids[:4] for ids in sparse])
-    assert torch.allclose(said[0], wanted["logit"], atol=1e-3)
+    outputs = load(tmp_path / "store", target="onnx")(dense[:4], [ids[:4] for ids in sparse])
+    assert torch.allclose(outputs[0], wanted["logit"], atol=1e-3)

@@ -38,20 +38,20 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_recipe_is_read(tmp_path: Path) -> None:
-    found = recipe.read_recipe(write(tmp_path, GOOD))
-    assert found.model.factory == "model:build" and found.model.arguments == {"rows": 10}
-    assert found.model.weights == ("ema",)
-    assert found.tables.int8 == ("tables.*",)
-    assert found.tables.prune == recipe.Prune(last_use="used", within=100)
-    assert found.limits.latency_growth == 2 and found.limits.size_mb is None
-    assert [(one.name, one.options) for one in found.targets] == [
+    parsed = recipe.read_recipe(write(tmp_path, GOOD))
+    assert parsed.model.factory == "model:build" and parsed.model.arguments == {"rows": 10}
+    assert parsed.model.weights == ("ema",)
+    assert parsed.tables.int8 == ("tables.*",)
+    assert parsed.tables.prune == recipe.Prune(last_use="used", within=100)
+    assert parsed.limits.latency_growth == 2 and parsed.limits.size_mb is None
+    assert [(target.name, target.options) for target in parsed.targets] == [
         ("safetensors", {}),
         ("aoti", {"tolerance": 1e-3}),
     ]
-    assert found.keep == 3 and found.folder == tmp_path
+    assert parsed.keep == 3 and parsed.folder == tmp_path
     same = recipe.read_recipe(write(tmp_path, "# another comment\n" + GOOD))
     other = recipe.read_recipe(write(tmp_path, GOOD.replace("rows = 10", "rows = 11")))
-    assert same.digest == found.digest != other.digest
+    assert same.digest == parsed.digest != other.digest
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def serves(store: SnapshotStore, folder: Path) -> dict[str, bool]:
 def test_it_is_said_with_the_cure(
     content: bytes | None, store: SnapshotStore, tmp_path: Path
 ) -> None:
-    one = publish(store, "a")
+    snapshot = publish(store, "a")
     spoil(store, content)
     code = "latest-missing" if content is None else "latest-changed"
     with pytest.raises(SnapshotDamaged, check=has_code(code)):
@@ -50,10 +50,10 @@ def test_it_is_said_with_the_cure(
     assert (done.returncode, codes(done.stderr)) == (70, [code])
     cure = ("publish", "--rollback", "--to", store.place.url)
     assert f"`headway {' '.join(cure)}`" in done.stderr
-    assert serves(store, tmp_path) == {one.name: False}
+    assert serves(store, tmp_path) == {snapshot.name: False}
     assert cli(*cure, cwd=tmp_path).returncode == 0
     assert cli("publish", "--list", "--to", store.place.url, cwd=tmp_path).returncode == 0
-    assert serves(store, tmp_path) == {one.name: True}
+    assert serves(store, tmp_path) == {snapshot.name: True}
 
 
 def test_a_lost_pointer_when_a_model_is_loaded(store: SnapshotStore) -> None:
@@ -65,27 +65,27 @@ def test_a_lost_pointer_when_a_model_is_loaded(store: SnapshotStore) -> None:
 
 @pytest.mark.parametrize("content", DAMAGE)
 def test_the_next_start_puts_it_right(content: bytes | None, store: SnapshotStore) -> None:
-    made = [publish(store, anchor) for anchor in "abc"]
+    snapshots = [publish(store, anchor) for anchor in "abc"]
     spoil(store, content)
     store.sweep()
-    assert store.latest() == made[2]
+    assert store.latest() == snapshots[2]
     spoil(store, content)
     assert publish(store, "d").manifest.number == 4
     spoil(store, content)
-    assert store.rollback("2") == made[1] == store.latest()
+    assert store.rollback("2") == snapshots[1] == store.latest()
 
 
 def test_one_that_is_damaged_never_serves(store: SnapshotStore) -> None:
-    made = [publish(store, anchor) for anchor in "abc"]
-    weights = made[2].manifest.files["weights"].stored
+    snapshots = [publish(store, anchor) for anchor in "abc"]
+    weights = snapshots[2].manifest.files["weights"].stored
     store.place.write(weights, b"weights of d")
     spoil(store, None)
-    assert store.rollback() == made[1] == store.latest()
+    assert store.rollback() == snapshots[1] == store.latest()
     with pytest.raises(SnapshotDamaged, check=has_code("checksum-mismatch")):
         store.rollback("3")
-    assert store.latest() == made[1]
+    assert store.latest() == snapshots[1]
     spoil(store, b"?")
-    store.place.write(made[1].manifest.files["pt2"].stored, b"????")  # they all have it
+    store.place.write(snapshots[1].manifest.files["pt2"].stored, b"????")  # they all have it
     store.sweep()
     assert store.latest() is None, "none is whole"
     with pytest.raises(UsageError, check=has_code("no-snapshot-serves")):
@@ -94,11 +94,11 @@ def test_one_that_is_damaged_never_serves(store: SnapshotStore) -> None:
 
 
 def test_one_that_is_damaged_is_passed_over(store: SnapshotStore) -> None:
-    made = [publish(store, anchor) for anchor in "abc"]
-    said: list[str] = []
-    store.place.write(made[1].manifest.files["weights"].stored, b"?")
-    assert store.rollback(log=said.append) == made[0]
-    assert codes("\n".join(said)) == ["file-missing"] and said[0].startswith(made[1].name)
+    snapshots = [publish(store, anchor) for anchor in "abc"]
+    lines: list[str] = []
+    store.place.write(snapshots[1].manifest.files["weights"].stored, b"?")
+    assert store.rollback(log=lines.append) == snapshots[0]
+    assert codes("\n".join(lines)) == ["file-missing"] and lines[0].startswith(snapshots[1].name)
 
 
 def test_a_snapshot_that_serves_and_is_gone(store: SnapshotStore) -> None:

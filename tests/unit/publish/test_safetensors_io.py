@@ -15,39 +15,39 @@ library = lazy("safetensors.torch")
 tensors = lazy("headway.publish.safetensors_io")
 
 
-def held() -> dict[str, Any]:
+def example_tensors() -> dict[str, Any]:
     torch.manual_seed(0)
-    made = {
+    content = {
         str(dtype): torch.randn(3, 5).mul(10).to(dtype)
         for dtype in tensors.TYPES
         if dtype != torch.complex64
     }
-    return made | {
+    return content | {
         "turned": torch.randn(4, 6).t(),
         "none": torch.empty(0, 3),
         "one": torch.ones(()),
     }
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
     def bits(tensor: Any) -> bytes:
         return bytes(tensors.tensor_bytes(tensor.contiguous()))
 
-    return one.keys() == other.keys() and all(
-        one[name].shape == other[name].shape
-        and one[name].dtype == other[name].dtype
-        and bits(one[name]) == bits(other[name])
-        for name in one
+    return left.keys() == right.keys() and all(
+        left[name].shape == right[name].shape
+        and left[name].dtype == right[name].dtype
+        and bits(left[name]) == bits(right[name])
+        for name in left
     )
 
 
 def test_written_and_read_by_the_library(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    path.write_bytes(b"".join(tensors.pieces(held())))
-    assert same(library.load_file(path), held())
-    assert same(tensors.read(path), held())
-    library.save_file({n: t.contiguous() for n, t in held().items()}, path)
-    assert same(tensors.read(path), held())
+    path.write_bytes(b"".join(tensors.pieces(example_tensors())))
+    assert same(library.load_file(path), example_tensors())
+    assert same(tensors.read(path), example_tensors())
+    library.save_file({n: t.contiguous() for n, t in example_tensors().items()}, path)
+    assert same(tensors.read(path), example_tensors())
 
 
 def test_what_is_read_can_be_written_to_and_the_file_stays(tmp_path: Path) -> None:

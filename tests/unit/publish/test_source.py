@@ -19,7 +19,7 @@ whole = lazy("headway.publish.source:read_tensor")
 trained = lazy("tests.unit.publish.dlrm:trained")
 
 
-def made(kind: str, folder: Path) -> Anchor:
+def opened(kind: str, folder: Path) -> Anchor:
     given = state(trained())
     if kind == "store":
         checkpoint(folder, given)
@@ -29,9 +29,9 @@ def made(kind: str, folder: Path) -> Anchor:
     if kind == "remote":
         url = f"memory://{secrets.token_hex(8)}/store"
         checkpoint(url, given)
-        found = find_anchor(url)
-        assert find_anchor(found.path) == found
-        return fetch_anchor(found, folder)
+        anchor = find_anchor(url)
+        assert find_anchor(anchor.path) == anchor
+        return fetch_anchor(anchor, folder)
     folder.mkdir()
     torch.save(given, folder / "a.pt")
     return find_anchor(str(folder / "a.pt"))
@@ -39,7 +39,7 @@ def made(kind: str, folder: Path) -> Anchor:
 
 @pytest.mark.parametrize("kind", ["store", "remote", "dcp", "file"])
 def test_the_tensors_come(kind: str, tmp_path: Path) -> None:
-    given = source(made(kind, tmp_path / "anchor"))
+    given = source(opened(kind, tmp_path / "anchor"))
     for name, tensor in trained().state_dict().items():
         assert torch.equal(whole(given, f"model.{name}"), tensor)
         into = torch.zeros(tensor.shape, dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_which_checkpoint_is_meant(tmp_path: Path) -> None:
     assert find_anchor(str(tmp_path)).step == 1, "the newest anchor"
     third = checkpoint(tmp_path, given, 3)
     assert find_anchor(str(tmp_path)).step == 3 and find_anchor(first.path).step == 1
-    assert [one.step for one in pending_anchors(str(tmp_path))] == [1, 3]
+    assert [anchor.step for anchor in pending_anchors(str(tmp_path))] == [1, 3]
     assert (
         find_anchor(third.path).key("a")
         != find_anchor(third.path).key("b")
@@ -65,8 +65,8 @@ def test_which_checkpoint_is_meant(tmp_path: Path) -> None:
     )
     for name in ("b", "a"):
         dcp_checkpoint(tmp_path / "others" / name, given)
-    found = [Path(one.path).name for one in pending_anchors(str(tmp_path / "others"))]
-    assert found == ["b", "a"], "as they came"
+    names = [Path(anchor.path).name for anchor in pending_anchors(str(tmp_path / "others"))]
+    assert names == ["b", "a"], "as they came"
 
 
 def test_the_rows_of_deltas(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_no_anchor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["store", "dcp", "file"])
 def test_a_corrupt_shard(kind: str, tmp_path: Path) -> None:
-    anchor = made(kind, tmp_path / "anchor")
+    anchor = opened(kind, tmp_path / "anchor")
     file = Path(anchor.path)
     if file.is_dir():
         (file,) = file.glob("*.distcp")
@@ -106,11 +106,11 @@ def test_a_corrupt_shard(kind: str, tmp_path: Path) -> None:
 
 
 def test_one_changed_bit_is_seen(tmp_path: Path) -> None:
-    anchor = made("store", tmp_path / "anchor")
-    (one,) = anchor.chain
-    (file,) = (file for file in one.manifest.files if file.items)
+    anchor = opened("store", tmp_path / "anchor")
+    (checkpoint,) = anchor.chain
+    (file,) = (file for file in checkpoint.manifest.files if file.items)
     chance = random.Random(1)
-    path = Path(one.path, file.name)
+    path = Path(checkpoint.path, file.name)
     bytes_ = bytearray(path.read_bytes())
     for item in chance.sample([item for item in file.items if item.size], 5):
         at = item.data + chance.randrange(item.size)
@@ -119,8 +119,8 @@ def test_one_changed_bit_is_seen(tmp_path: Path) -> None:
         with pytest.raises(CheckpointDamaged, check=has_code("checksum-mismatch")):
             whole(source(anchor), item.name)
         bytes_[at] ^= 1
-    (Path(one.path) / ".metadata").write_bytes(b"changed")
-    damage = find_anchor(one.path).damage
+    (Path(checkpoint.path) / ".metadata").write_bytes(b"changed")
+    damage = find_anchor(checkpoint.path).damage
     assert ".metadata" in damage and code_of(damage) == "size-mismatch"
 
 

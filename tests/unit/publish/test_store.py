@@ -31,30 +31,30 @@ def test_the_newest_serves_and_files_are_shared(store: SnapshotStore, tmp_path: 
     assert store.snapshots() == [] and store.latest() is None
     with pytest.raises(UsageError, check=has_code("no-snapshot-serves")):
         store.snapshot()
-    made = [publish(store, anchor) for anchor in "abcd"]
-    assert store.snapshots() == made[1:], "three are kept"
-    assert store.latest() == made[3] == store.snapshot("latest") == store.snapshot("4")
-    assert content(store, made[3], tmp_path) == ["weights of d", "code"]
-    assert store.outcome_of("a") == {"snapshot": made[0].name}
+    snapshots = [publish(store, anchor) for anchor in "abcd"]
+    assert store.snapshots() == snapshots[1:], "three are kept"
+    assert store.latest() == snapshots[3] == store.snapshot("latest") == store.snapshot("4")
+    assert content(store, snapshots[3], tmp_path) == ["weights of d", "code"]
+    assert store.outcome_of("a") == {"snapshot": snapshots[0].name}
     assert store.outcome_of("e") == {}
     with store.sweep_blocked():
         assert store.sweep() == [] or not store.place.can_rename
     store.sweep(now=10**12)
-    files = {file.stored for one in made[1:] for file in one.manifest.files.values()}
+    files = {file.stored for snapshot in snapshots[1:] for file in snapshot.manifest.files.values()}
     assert {f"files/{name}" for name in store.place.list_names("files")} == files
     assert len(files) == 4
 
 
 def test_an_older_one_serves_again(store: SnapshotStore) -> None:
-    made = [publish(store, anchor) for anchor in "abc"]
-    assert store.rollback() == made[1] == store.latest()
-    assert store.rollback() == made[0] == store.latest()
+    snapshots = [publish(store, anchor) for anchor in "abc"]
+    assert store.rollback() == snapshots[1] == store.latest()
+    assert store.rollback() == snapshots[0] == store.latest()
     with pytest.raises(UsageError, check=has_code("no-earlier-snapshot")):
         store.rollback()
-    assert store.rollback("3") == made[2]
+    assert store.rollback("3") == snapshots[2]
     store.rollback("1")
     store.sweep()
-    assert store.latest() == made[0], "what was rolled back does not come back by itself"
+    assert store.latest() == snapshots[0], "what was rolled back does not come back by itself"
     after = publish(store, "d")
     assert after.manifest.number == 4 and store.latest() == after
     store.rollback("2")
@@ -89,10 +89,10 @@ def test_workers_without_locks_wait_for_each_other(
 
     thread = threading.Thread(target=other)
 
-    def point(one: Snapshot) -> None:
+    def point(snapshot: Snapshot) -> None:
         thread.start()
         assert waits.wait(10)
-        SnapshotStore._update_pointer(slow, one)
+        SnapshotStore._update_pointer(slow, snapshot)
 
     def sleep(seconds: float) -> None:
         if seconds:
@@ -106,23 +106,23 @@ def test_workers_without_locks_wait_for_each_other(
     serving = slow.latest()
     assert serving is not None
     assert serving.manifest.anchor["key"] == ("c" if change == "publish" else "a")
-    numbers = [one.manifest.number for one in slow.snapshots()]
+    numbers = [snapshot.manifest.number for snapshot in slow.snapshots()]
     assert len(set(numbers)) == len(numbers)
 
 
 def test_what_was_changed_is_refused(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path)
-    one = publish(store, "a")
-    file = tmp_path / one.manifest.files["weights"].stored
+    snapshot = publish(store, "a")
+    file = tmp_path / snapshot.manifest.files["weights"].stored
     file.write_bytes(file.read_bytes().replace(b"a", b"b"))
     with pytest.raises(SnapshotDamaged, check=has_code("checksum-mismatch")):
-        content(store, one, tmp_path)
+        content(store, snapshot, tmp_path)
     publish(store, "a")
-    assert content(store, one, tmp_path)[0] == "weights of a", "it was written anew"
-    manifest = tmp_path / f"snapshots/{one.name}.json"
+    assert content(store, snapshot, tmp_path)[0] == "weights of a", "it was written anew"
+    manifest = tmp_path / f"snapshots/{snapshot.name}.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"step": 1', b'"step": 2'))
     with pytest.raises(SnapshotDamaged, check=has_code("snapshot-manifest-changed")):
-        store.snapshot(one.name)
+        store.snapshot(snapshot.name)
     (tmp_path / "latest").write_text("{}")
     with pytest.raises(SnapshotDamaged, check=has_code("latest-changed")):
         store.latest()
@@ -130,8 +130,8 @@ def test_what_was_changed_is_refused(tmp_path: Path) -> None:
 
 def test_compiled_code_is_remembered_while_a_snapshot_has_it(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path)
-    one = publish(store, "a")
-    code = one.manifest.files["pt2"]
+    snapshot = publish(store, "a")
+    code = snapshot.manifest.files["pt2"]
     store.record_package("graph", code)
     assert store.find_package("graph") == code and store.find_package("other") is None
     publish(store, "b", keep=1, shared="other code")
@@ -142,7 +142,7 @@ def test_compiled_code_is_remembered_while_a_snapshot_has_it(tmp_path: Path) -> 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SnapshotStore(tmp_path)
-    one = publish(store, "a")
+    snapshot = publish(store, "a")
 
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -152,7 +152,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         publish(store, "b")
     assert error.value.fields["errno"] == errno.ENOSPC
     monkeypatch.undo()
-    assert store.latest() == one
+    assert store.latest() == snapshot
     store.sweep()
     assert len(store.place.list_names("files")) == 2
 
@@ -196,12 +196,12 @@ def test_killed_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
             only_what_is_needed(store)
             if not store.outcome_of("b"):
                 publish(store, "b")
-            assert [one.manifest.anchor["key"] for one in store.snapshots()] == ["a", "b"]
+            assert [snapshot.manifest.anchor["key"] for snapshot in store.snapshots()] == ["a", "b"]
             assert store.snapshots()[0] == first
     assert reached == {"a", "b"}
 
 
-def _whole(drive: Disk, one: Snapshot) -> bool:
-    wanted = {"weights": f"weights of {one.manifest.anchor['key']}", "pt2": "code"}
-    files: dict[str, SnapshotFile] = dict(one.manifest.files)
+def _whole(drive: Disk, snapshot: Snapshot) -> bool:
+    wanted = {"weights": f"weights of {snapshot.manifest.anchor['key']}", "pt2": "code"}
+    files: dict[str, SnapshotFile] = dict(snapshot.manifest.files)
     return {n: drive.read(f"/store/{f.stored}").decode() for n, f in files.items()} == wanted

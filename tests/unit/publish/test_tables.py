@@ -56,55 +56,55 @@ def test_bags(form: str, mode: str, how: str) -> None:
         given = (ids(6, 4), None, torch.rand(6, 4))
     wanted = bag(*given)
     model = bags(bag)
-    told = tables.process(model, TableOptions(**{form: ("tables.0",)}), Nothing())
-    said = model.tables[0](*given)
-    assert said.dtype == torch.float32 and torch.allclose(said, wanted, atol=NEAR[form])
-    assert not torch.equal(said, wanted)
+    configs = tables.process(model, TableOptions(**{form: ("tables.0",)}), Nothing())
+    outputs = model.tables[0](*given)
+    assert outputs.dtype == torch.float32 and torch.allclose(outputs, wanted, atol=NEAR[form])
+    assert not torch.equal(outputs, wanted)
     again = bags(nn.EmbeddingBag(20, 8, mode=mode))
-    tables.rebuild(again, told, model.state_dict())
+    tables.rebuild(again, configs, model.state_dict())
     again.load_state_dict(model.state_dict())
-    assert torch.equal(again.tables[0](*given), said)
+    assert torch.equal(again.tables[0](*given), outputs)
 
 
 def test_sizes_and_embeddings() -> None:
     torch.manual_seed(0)
-    made = [nn.Embedding(100, 16, padding_idx=0) for _ in range(3)]
-    wanted = [one(ids(4, 5)) for one in made]
-    model = bags(*made)
+    tables_before = [nn.Embedding(100, 16, padding_idx=0) for _ in range(3)]
+    wanted = [table(ids(4, 5)) for table in tables_before]
+    model = bags(*tables_before)
     tables.process(model, TableOptions(int8=("tables.1",), fp16=("tables.[2]",)), Nothing())
-    for one, other, near in zip(model.tables, wanted, (0, 5e-2, 5e-3), strict=True):
-        assert torch.allclose(one(ids(4, 5)), other, atol=near)
-    assert model.tables[0] is made[0]
+    for table, other, near in zip(model.tables, wanted, (0, 5e-2, 5e-3), strict=True):
+        assert torch.allclose(table(ids(4, 5)), other, atol=near)
+    assert model.tables[0] is tables_before[0]
     assert model.tables[1].rows.nbytes == 100 * (16 + 8)
     assert model.tables[2].rows.nbytes == 100 * 16 * 2
 
 
 def used(folder: Path, **last: Any) -> Any:
-    checkpoint(folder, {"used": {name.replace("__", "."): one for name, one in last.items()}})
+    checkpoint(folder, {"used": {name.replace("__", "."): use for name, use in last.items()}})
     return source(find_anchor(str(folder)))
 
 
 @pytest.mark.parametrize("form", ["float", "int8"])
 def test_rows_that_were_not_used_are_left_out(form: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    made = nn.EmbeddingBag(20, 8, mode="sum"), nn.EmbeddingBag(20, 8, mode="sum")
+    unpruned = nn.EmbeddingBag(20, 8, mode="sum"), nn.EmbeddingBag(20, 8, mode="sum")
     given = used(tmp_path, tables__0=torch.arange(20), tables__1=torch.arange(20) + 100)
-    weight = made[0].weight.detach().clone()
+    weight = unpruned[0].weight.detach().clone()
     prune = Prune(last_use="used", within=110)
-    model = bags(*made)
+    model = bags(*unpruned)
     tables.process(model, TableOptions(prune=prune, int8=("*",) if form == "int8" else ()), given)
     assert model.tables[0].rows.shape[0] == 11 + 1, "of 0 to 19 those from 9 on, and zeros"
     assert model.tables[1].rows.shape[0] == 20 + 1
-    asked = torch.tensor([[8, 9], [2, 3], [19, 0]])
-    kept = torch.where(torch.arange(20)[:, None] >= 9, weight, 0)
-    wanted = nn.functional.embedding_bag(asked, kept, mode="sum")
-    assert torch.allclose(model.tables[0](asked), wanted, atol=5e-2 if form == "int8" else 0)
+    ids_of_rows = torch.tensor([[8, 9], [2, 3], [19, 0]])
+    pruned_weight = torch.where(torch.arange(20)[:, None] >= 9, weight, 0)
+    wanted = nn.functional.embedding_bag(ids_of_rows, pruned_weight, mode="sum")
+    assert torch.allclose(model.tables[0](ids_of_rows), wanted, atol=5e-2 if form == "int8" else 0)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    def refused(model: Any, given: TensorSource, told: TableOptions) -> str:
+    def refused(model: Any, given: TensorSource, options: TableOptions) -> str:
         with pytest.raises((UsageError, PublishFailed)) as error:
-            tables.process(model, told, given)
+            tables.process(model, options, given)
         assert isinstance(error.value, HeadwayError)
         return error.value.code
 

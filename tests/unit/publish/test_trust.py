@@ -52,13 +52,15 @@ def forged(url: str, runs: Path) -> None:
     (name,) = (name for name in where.list_names() if name.startswith("step-"))
     content = pickle.dumps(Runs(runs))
     where.write(f"{name}/.metadata", content)
-    one = manifests.manifest_from_bytes(where.read(f"{name}/manifest.json"))
+    manifest = manifests.manifest_from_bytes(where.read(f"{name}/manifest.json"))
     sha256 = hashlib.sha256(content).hexdigest()
     files = tuple(
         replace(file, size=len(content), sha256=sha256) if file.name == ".metadata" else file
-        for file in one.files
+        for file in manifest.files
     )
-    where.write(f"{name}/manifest.json", manifests.manifest_to_bytes(replace(one, files=files)))
+    where.write(
+        f"{name}/manifest.json", manifests.manifest_to_bytes(replace(manifest, files=files))
+    )
 
 
 def opened(folder: Path) -> None:
@@ -125,7 +127,7 @@ def test_a_file_outside_the_folder_is_not_read(name: str, tmp_path: Path) -> Non
 def test_metadata_that_makes_no_sense(field: str, tmp_path: Path) -> None:
     folder = dcp_checkpoint(tmp_path / "anchor", state(trained()))
     metadata = pickle.loads((folder / ".metadata").read_bytes())
-    tensors = [one for one in metadata.state_dict_metadata.values() if getattr(one, "size", ())]
+    tensors = [item for item in metadata.state_dict_metadata.values() if getattr(item, "size", ())]
     first = tensors[0]
     if field in ("state_dict_metadata", "storage_data"):
         setattr(metadata, field, ["x"])
@@ -163,11 +165,11 @@ torch.serialization.add_safe_globals([Kind])
 """
     (tmp_path / "allowing_factory.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    told = recipe(tmp_path, model='factory = "allowing_factory:build"')
+    parsed = recipe(tmp_path, model='factory = "allowing_factory:build"')
     try:
         store = SnapshotStore(tmp_path / "store")
         assert publish(
-            find_anchor(str(tmp_path / "a.pt")), told, store, check_target=check_here
+            find_anchor(str(tmp_path / "a.pt")), parsed, store, check_target=check_here
         ).fresh
     finally:
         torch.serialization.clear_safe_globals()
@@ -207,14 +209,14 @@ DEFAULT = {"type": "collections.defaultdict", "context": FACTORY_OF, "children_s
     ],
 )
 def test_how_golden_inputs_are_handed_over(spec: str, plain: bool, tmp_path: Path) -> None:
-    told = {"inputs": spec}
+    info = {"inputs": spec}
     given = replace(recipe(tmp_path), golden=GoldenOptions())
-    assert complete_recipe(given, "a", told).golden.anchor == GOLDEN_PART
+    assert complete_recipe(given, "a", info).golden.anchor == GOLDEN_PART
     if plain:
-        assert complete_recipe(given, "a", told, trusted=False).spec == spec
+        assert complete_recipe(given, "a", info, trusted=False).spec == spec
         return
     with pytest.raises(CheckpointUntrusted):
-        complete_recipe(given, "a", told, trusted=False)
+        complete_recipe(given, "a", info, trusted=False)
 
 
 @pytest.mark.parametrize("spec", ["", "{}", "[1, {}]", "[7, null]", json.dumps([1, TUPLE])])
@@ -230,11 +232,11 @@ def test_a_worker_tries_it_again(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()), 1)
     forged(str(tmp_path / "anchor"), tmp_path / "ran")
     opened(tmp_path / "anchor")
-    said: list[str] = []
+    lines: list[str] = []
     store = SnapshotStore(tmp_path / "store")
-    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, log=said.append, once=True)
-    assert codes("\n".join(said)) == ["checkpoint-untrusted"] and MAX_TRIES > 1
-    found: list[Anchor] = [find_anchor(str(tmp_path / "anchor"))]
-    note = store.outcome_of(found[0].key(recipe(tmp_path).digest))
+    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, log=lines.append, once=True)
+    assert codes("\n".join(lines)) == ["checkpoint-untrusted"] and MAX_TRIES > 1
+    pending: list[Anchor] = [find_anchor(str(tmp_path / "anchor"))]
+    note = store.outcome_of(pending[0].key(recipe(tmp_path).digest))
     assert note.keys() == {"deferred", "tries", "again"}
     assert not (tmp_path / "ran").exists() and issubclass(CheckpointUntrusted, HeadwayError)

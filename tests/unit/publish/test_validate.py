@@ -70,7 +70,9 @@ def test_latencies() -> None:
 def test_the_reasons_in_words(golden: Golden) -> None:
     limits = Limits(size_mb=2, size_growth=1.5, latency_ms=5, latency_growth=2)
     reasons = [
-        reason for one in WRONG.values() for reason in validate.target_reasons("aoti", one, 1e-3)
+        reason
+        for answer in WRONG.values()
+        for reason in validate.target_reasons("aoti", answer, 1e-3)
     ]
     reasons += validate.size_reasons(limits, 2_100_000, 1_000_000)
     reasons += validate.latency_reasons(limits, {"aoti": SLOW}, {"aoti": FAST})

@@ -15,10 +15,10 @@ from tests.unit.publish.snapshots import publish
 @pytest.fixture
 def store(tmp_path: Path) -> SnapshotStore:
     """With three snapshots, the second of which is damaged."""
-    found = SnapshotStore(tmp_path / "store")
-    made = [publish(found, anchor) for anchor in "abc"]
-    found.place.write(made[1].manifest.files["weights"].stored, b"weights of x")
-    return found
+    filled = SnapshotStore(tmp_path / "store")
+    snapshots = [publish(filled, anchor) for anchor in "abc"]
+    filled.place.write(snapshots[1].manifest.files["weights"].stored, b"weights of x")
+    return filled
 
 
 def test_what_each_option_prints(

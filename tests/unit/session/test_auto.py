@@ -48,8 +48,8 @@ def chosen(
 
 
 def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
-    found = chosen(tmp_path)
-    assert found.settings == {
+    choice = chosen(tmp_path)
+    assert choice.settings == {
         "restarts": MAX_RESTARTS,
         "warm": True,
         "hang_watch": True,
@@ -57,8 +57,8 @@ def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
         "learn": True,
         "async_save": True,
     }
-    assert found.revocable == found.settings.keys() == set(found.on)
-    assert found.off == {
+    assert choice.revocable == choice.settings.keys() == set(choice.on)
+    assert choice.off == {
         "autotune": "nothing was recorded yet",
         "publish": "there is no publish.toml",
     }
@@ -69,20 +69,20 @@ def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
 def test_what_the_user_has_set_comes_first(tmp_path: Path) -> None:
     (tmp_path / "headway.toml").write_text("learn = false\n")
     env = {"HEADWAY_RESTARTS": "2", "HEADWAY_WARM": "0"}
-    found = chosen(tmp_path, env=env, async_save=False, compile_cache="")
-    assert not found.settings.keys() & {"restarts", "warm", "learn", "async_save", "compile_cache"}
-    assert "restarts" in found.on and "restarts" not in found.revocable
-    assert found.off["warm"] == "set by you (HEADWAY_WARM)"
-    assert found.off["learn"] == "set by you (headway.toml)"
-    assert found.off["async_save"] == found.off["compile_cache"] == "set by you (flag)"
+    choice = chosen(tmp_path, env=env, async_save=False, compile_cache="")
+    assert not choice.settings.keys() & {"restarts", "warm", "learn", "async_save", "compile_cache"}
+    assert "restarts" in choice.on and "restarts" not in choice.revocable
+    assert choice.off["warm"] == "set by you (HEADWAY_WARM)"
+    assert choice.off["learn"] == "set by you (headway.toml)"
+    assert choice.off["async_save"] == choice.off["compile_cache"] == "set by you (flag)"
 
 
 def test_what_went_wrong_stays_off_until_something_changes(tmp_path: Path) -> None:
     profile = JobProfile(job="j", off={"async_save": DisabledBooster(why="no room", versions=NOW)})
-    found = chosen(tmp_path, profile)
-    assert found.off["async_save"] == "no room" and found.settings["async_save"] is False
-    asked = chosen(tmp_path, profile, async_save=True)
-    assert "async_save" in asked.on and "async_save" not in asked.revocable
+    choice = chosen(tmp_path, profile)
+    assert choice.off["async_save"] == "no room" and choice.settings["async_save"] is False
+    requested = chosen(tmp_path, profile, async_save=True)
+    assert "async_save" in requested.on and "async_save" not in requested.revocable
     older = JobProfile(
         job="j", off={"async_save": DisabledBooster(why="no room", versions="headway 0")}
     )
@@ -116,57 +116,57 @@ COMMAND = ["python", "train.py"]
 
 
 @pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     return []
 
 
-def drive(said: list[str]) -> AutoPolicy:
-    return AutoPolicy(COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), None, said.append)
+def policy(lines: list[str]) -> AutoPolicy:
+    return AutoPolicy(COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), None, lines.append)
 
 
-def test_a_damaged_file_of_configs_is_made_again(said: list[str]) -> None:
-    job = drive(said).job.id
+def test_a_damaged_file_of_configs_is_made_again(lines: list[str]) -> None:
+    job = policy(lines).job.id
     path = ProfileStore(Path("runs")).autotune(job)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"schema": 1, "kernels": []}))
-    assert drive(said).choice.settings["autotune"] == str(path) and said == []
+    assert policy(lines).choice.settings["autotune"] == str(path) and lines == []
     path.write_text("{")
-    assert "autotune" in drive(said).choice.off
-    assert said[0].endswith(" [auto-profile-recreated]")
+    assert "autotune" in policy(lines).choice.off
+    assert lines[0].endswith(" [auto-profile-recreated]")
 
 
-def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(said: list[str]) -> None:
+def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(lines: list[str]) -> None:
     Path("publish.toml").write_text('script = "train.py"')
-    job = drive(said).job.id
+    job = policy(lines).job.id
     shelf = ProfileStore(Path("runs"))
     shelf.update(job, lambda known: JobProfile(job=job, words=("train.py",), last_run="before"))
-    assert drive(said).choice.recipe is not None
+    assert policy(lines).choice.recipe is not None
     Path("runs/before").mkdir()
     notes.write_publish_note(Path("runs/before"), {"error": "no such model"})
-    assert "no such model" in drive(said).choice.off["publish"]
+    assert "no such model" in policy(lines).choice.off["publish"]
     Path("publish.toml").write_text('script = ["train.py"]')
     later = Path("runs/before/publish.json").stat().st_mtime + 1
     os.utime("publish.toml", (later, later))
-    assert drive(said).choice.recipe is not None
+    assert policy(lines).choice.recipe is not None
 
 
-def test_a_recipe_of_another_script_is_told_and_not_used(said: list[str]) -> None:
+def test_a_recipe_of_another_script_is_told_and_not_used(lines: list[str]) -> None:
     Path("publish.toml").write_text('script = "train_headway.py"')
-    driven = drive(said)
+    driven = policy(lines)
     assert driven.choice.recipe is None and "publish" not in driven.choice.on
     assert "train_headway.py" in driven.choice.off["publish"]
-    (line,) = said
+    (line,) = lines
     assert line.endswith(f"{driven.choice.off['publish']} [auto-publish-off]")
-    asked = AutoPolicy(
+    requested = AutoPolicy(
         COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), "publish.toml", print
     )
-    assert asked.choice.recipe == "publish.toml"  # a flag is the user's own word
+    assert requested.choice.recipe == "publish.toml"  # a flag is the user's own word
 
 
-def test_a_run_that_left_nothing_teaches_nothing(said: list[str]) -> None:
-    drive(said).end(Path("runs/now"), 0)
-    assert said[0].endswith(" [auto-learning-failed]")
+def test_a_run_that_left_nothing_teaches_nothing(lines: list[str]) -> None:
+    policy(lines).end(Path("runs/now"), 0)
+    assert lines[0].endswith(" [auto-learning-failed]")
 
 
 def test_where_profiles_are_kept() -> None:
@@ -182,20 +182,22 @@ CHOICE = Choice(
 BUG = Fact(source="exception", text="KeyError: 'x'", rank=0, node="a", at=1.0)
 
 
-def pilot() -> tuple[BoosterMonitor, list[str]]:
-    said: list[str] = []
-    made = BoosterMonitor("train-1", CHOICE, {"kind": Baseline(save_s=0.5)}, said.append)
-    made.boosters["learn"] = StaticBooster({"SOURCES": "L['x']"})
-    made.boosters["async_save"] = StaticBooster({"ASYNC": "1"}, acts=False)
-    return made, said
+def monitor_and_lines() -> tuple[BoosterMonitor, list[str]]:
+    lines: list[str] = []
+    booster_monitor = BoosterMonitor(
+        "train-1", CHOICE, {"kind": Baseline(save_s=0.5)}, lines.append
+    )
+    booster_monitor.boosters["learn"] = StaticBooster({"SOURCES": "L['x']"})
+    booster_monitor.boosters["async_save"] = StaticBooster({"ASYNC": "1"}, acts=False)
+    return booster_monitor, lines
 
 
 def test_the_journal_says_what_an_attempt_has() -> None:
-    made, _ = pilot()
+    monitor, _ = monitor_and_lines()
     events: list[dict[str, Any]] = []
-    made.begin(events.append)
-    made.drop(["learn"])
-    made.begin(events.append)
+    monitor.begin(events.append)
+    monitor.drop(["learn"])
+    monitor.begin(events.append)
     first, second = events
     assert first["on"] == ["restarts", "learn", "async_save"] and first["learned"] == ["SOURCES"]
     assert first["off"] == {"warm": "set by you (flag)"}
@@ -204,27 +206,29 @@ def test_the_journal_says_what_an_attempt_has() -> None:
 
 
 def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
-    made, said = pilot()
+    monitor, lines = monitor_and_lines()
     stillborn = AttemptResult(status=1, facts=[BUG], elastic_restarts=[[]])
-    assert made.suspects(stillborn) == ["learn"]
-    assert made.dropped_env() == set()
-    made.drop(["learn"])
-    assert made.dropped_env() == {"SOURCES"} and said[0].endswith(" [booster-dropped]")
-    assert made.suspects(stillborn) == [] and made.confirmed_culprits == {}  # it was not to blame
-    made.confirm_dropped(True)
-    assert "before its first step" in made.confirmed_culprits["learn"]
+    assert monitor.suspects(stillborn) == ["learn"]
+    assert monitor.dropped_env() == set()
+    monitor.drop(["learn"])
+    assert monitor.dropped_env() == {"SOURCES"} and lines[0].endswith(" [booster-dropped]")
+    assert (
+        monitor.suspects(stillborn) == [] and monitor.confirmed_culprits == {}
+    )  # it was not to blame
+    monitor.confirm_dropped(True)
+    assert "before its first step" in monitor.confirmed_culprits["learn"]
 
 
 def test_an_end_that_was_asked_for_or_good_has_no_suspect() -> None:
-    made, _ = pilot()
-    assert made.suspects(AttemptResult(status=0, facts=[], elastic_restarts=[[]])) == []
+    monitor, _ = monitor_and_lines()
+    assert monitor.suspects(AttemptResult(status=0, facts=[], elastic_restarts=[[]])) == []
     assert (
-        made.suspects(AttemptResult(status=-15, facts=[BUG], elastic_restarts=[[]], signal=15))
+        monitor.suspects(AttemptResult(status=-15, facts=[BUG], elastic_restarts=[[]], signal=15))
         == []
     )
 
 
 def test_a_fault_of_ours_costs_no_restart() -> None:
-    made, said = pilot()
-    assert made.suspects(AttemptResult(status=1, facts=None, elastic_restarts=[[]])) == []  # type: ignore[arg-type]
-    assert said[0].endswith(" [booster-diagnosis-failed]")
+    monitor, lines = monitor_and_lines()
+    assert monitor.suspects(AttemptResult(status=1, facts=None, elastic_restarts=[[]])) == []  # type: ignore[arg-type]
+    assert lines[0].endswith(" [booster-diagnosis-failed]")

@@ -37,8 +37,8 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-def seen(**told: Any) -> RunFindings:
-    return RunFindings(**{"run": "r", "kind": "k", "baseline": Baseline(), **told})
+def findings(**fields: Any) -> RunFindings:
+    return RunFindings(**{"run": "r", "kind": "k", "baseline": Baseline(), **fields})
 
 
 def test_figures_are_those_without_the_booster() -> None:
@@ -63,42 +63,42 @@ def test_figures_are_those_without_the_booster() -> None:
     ("saved", "dear"), [(None, False), (5.0, False), (-1.5, False), (-3, True)]
 )
 def test_saves_that_cost_more_than_plain_ones_are_given_up(saved: float | None, dear: bool) -> None:
-    one = {"name": "async_save", "saved_s": saved, "here_s": 4.0, "without_s": 1.0}
-    why = _async_save_costs_more({**CONTRACT, "auto": {"boosters": [one]}})
+    booster = {"name": "async_save", "saved_s": saved, "here_s": 4.0, "without_s": 1.0}
+    why = _async_save_costs_more({**CONTRACT, "auto": {"boosters": [booster]}})
     assert bool(why) is dear and _async_save_costs_more(CONTRACT) == ""
 
 
 def test_what_is_not_measured_again_is_kept() -> None:
     first = updated_profile(
-        JobProfile(job="j"), seen(baseline=Baseline(compile_s=8.0, save_s=0.5)), NOW, ("w",)
+        JobProfile(job="j"), findings(baseline=Baseline(compile_s=8.0, save_s=0.5)), NOW, ("w",)
     )
-    second = updated_profile(first, seen(baseline=Baseline(save_s=0.25), run="s"), NOW)
+    second = updated_profile(first, findings(baseline=Baseline(save_s=0.25), run="s"), NOW)
     assert second.measured["k"] == Baseline(compile_s=8.0, save_s=0.25)
     assert (second.runs, second.last_run, second.words) == (2, "s", ("w",))
 
 
 def test_a_booster_that_went_wrong_is_off_with_the_first_reason() -> None:
-    first = updated_profile(JobProfile(job="j"), seen(failures={"warm": "a"}), NOW)
-    second = updated_profile(first, seen(failures={"warm": "b"}), NOW)
+    first = updated_profile(JobProfile(job="j"), findings(failures={"warm": "a"}), NOW)
+    second = updated_profile(first, findings(failures={"warm": "b"}), NOW)
     assert second.off == {"warm": DisabledBooster(why="a", versions=NOW)}
     assert (
-        updated_profile(second, seen(), "headway 2, torch 2").off == {}
+        updated_profile(second, findings(), "headway 2, torch 2").off == {}
     )  # it was tried again, and works
 
 
 def test_archives_are_given_up_after_two_refusals_in_a_row() -> None:
     profile = JobProfile(job="j")
     for refused in (True, False, True):
-        profile = updated_profile(profile, seen(refused=refused), NOW)
+        profile = updated_profile(profile, findings(refused=refused), NOW)
         assert profile.off == {}
-    assert "compile_cache" in updated_profile(profile, seen(refused=True), NOW).off
+    assert "compile_cache" in updated_profile(profile, findings(refused=True), NOW).off
 
 
 def test_a_limit_that_a_hang_has_hit_grows() -> None:
-    profile = updated_profile(JobProfile(job="j"), seen(silence_s=4.0), NOW)
+    profile = updated_profile(JobProfile(job="j"), findings(silence_s=4.0), NOW)
     assert profile.silence_s == 4.0
-    assert updated_profile(profile, seen(silence_s=1.0), NOW).silence_s == 4.0
-    assert updated_profile(profile, seen(hang_limit_s=30.0), NOW).silence_s == 30.0
+    assert updated_profile(profile, findings(silence_s=1.0), NOW).silence_s == 4.0
+    assert updated_profile(profile, findings(hang_limit_s=30.0), NOW).silence_s == 30.0
 
 
 def test_the_longest_silence_goes_to_the_end_of_the_process() -> None:
@@ -119,9 +119,9 @@ def test_runs_beside_it_tell_what_it_costs_without(tmp_path: Path) -> None:
     def run(name: str, command: list[str], host: str = "", **more: Any) -> None:
         folder = tmp_path / name
         folder.mkdir()
-        told = {"command": command, "host": host or os.uname().nodename}
-        told |= {"versions": {"torch": "2"}}  # type: ignore[dict-item]
-        (folder / "run.json").write_text(json.dumps(told))
+        identity = {"command": command, "host": host or os.uname().nodename}
+        identity |= {"versions": {"torch": "2"}}  # type: ignore[dict-item]
+        (folder / "run.json").write_text(json.dumps(identity))
         (folder / "ledger.json").write_text(json.dumps({**CONTRACT, **more}))
 
     run("plain", ["torchrun", "train.py", "--seed", "3"])
@@ -130,5 +130,5 @@ def test_runs_beside_it_tell_what_it_costs_without(tmp_path: Path) -> None:
     run("boosted", ["python", "train.py"], auto={"boosters": []})
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "ledger.json").write_text("{")
-    ((kind, found),) = other_baselines(tmp_path, job, [])
-    assert kind == "torch 2, CPU, 1 rank(s)" and found.save_s == 0.5
+    ((kind, measured),) = other_baselines(tmp_path, job, [])
+    assert kind == "torch 2, CPU, 1 rank(s)" and measured.save_s == 0.5

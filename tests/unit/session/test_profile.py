@@ -51,10 +51,10 @@ def test_runs_that_end_together_lose_nothing(tmp_path: Path) -> None:
             ProfileStore(tmp_path).update("j", lambda known: replace(known, runs=known.runs + 1))
 
     threads = [threading.Thread(target=run) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert ProfileStore(tmp_path).read("j").runs == 80
 
 
@@ -63,50 +63,50 @@ def test_runs_that_end_together_lose_nothing(tmp_path: Path) -> None:
     [b"", b"{", b"[]", b"\xff\xfe", b'{"schema": 1}', b'{"schema": "1", "job": 2}', b"[" * 99_999],
 )
 def test_a_damaged_one_is_set_aside_with_a_note(tmp_path: Path, content: bytes) -> None:
-    said: list[str] = []
-    shelf = ProfileStore(tmp_path, said.append)
+    lines: list[str] = []
+    shelf = ProfileStore(tmp_path, lines.append)
     shelf.root.mkdir()
     shelf.path("j").write_bytes(content)
     with pytest.raises(HeadwayError, check=has_code("profile-damaged")):
         shelf.read_strict("j")
     assert shelf.read("j") == JobProfile(job="j")
-    (note,) = said
+    (note,) = lines
     assert note.endswith(" [profile-set-aside]")
     assert (shelf.root / f"j.json{DAMAGED_SUFFIX}").read_bytes() == content
     assert shelf.update("j", lambda known: replace(known, runs=1)) == JobProfile(job="j", runs=1)
 
 
 def test_a_newer_one_is_neither_used_nor_written(tmp_path: Path) -> None:
-    said: list[str] = []
-    shelf = ProfileStore(tmp_path, said.append)
+    lines: list[str] = []
+    shelf = ProfileStore(tmp_path, lines.append)
     shelf.root.mkdir()
     content = json.dumps({**to_dict(FULL), "schema": 99})
     shelf.path("j").write_text(content)
     assert shelf.read("j") == JobProfile(job="j")
     assert shelf.update("j", lambda known: FULL) is None
     assert shelf.path("j").read_text() == content
-    assert said[0].endswith(" [profile-newer-schema]")
+    assert lines[0].endswith(" [profile-newer-schema]")
     with pytest.raises(NewerSchema, check=has_code("newer-schema")):
         shelf.read_strict("j")
 
 
 def test_a_folder_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     (tmp_path / ".auto").write_text("a file is in its place")
-    shelf = ProfileStore(tmp_path, said.append)
+    shelf = ProfileStore(tmp_path, lines.append)
     assert shelf.read("j") == JobProfile(job="j")
     assert shelf.update("j", lambda known: FULL) is None
-    assert said[-1].endswith(" [profile-unwritable]")
+    assert lines[-1].endswith(" [profile-unwritable]")
 
 
 @pytest.mark.parametrize("value", [-1, "2", None, True, float("nan"), 1e99, []])
 def test_what_is_no_time_is_not_known(tmp_path: Path, value: Any) -> None:
     shelf = ProfileStore(tmp_path)
     shelf.root.mkdir()
-    told = to_dict(FULL)
-    told["silence_s"] = value
-    told["measured"]["torch 2, CPU, 2 rank(s)"]["save_s"] = value
-    shelf.path("j").write_text(json.dumps(told))
-    found = shelf.read("j")
-    assert found.silence_s is None
-    assert found.measured["torch 2, CPU, 2 rank(s)"] == Baseline(compile_s=8.0)
+    content = to_dict(FULL)
+    content["silence_s"] = value
+    content["measured"]["torch 2, CPU, 2 rank(s)"]["save_s"] = value
+    shelf.path("j").write_text(json.dumps(content))
+    profile = shelf.read("j")
+    assert profile.silence_s is None
+    assert profile.measured["torch 2, CPU, 2 rank(s)"] == Baseline(compile_s=8.0)

@@ -27,9 +27,9 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
         monkeypatch.setattr(disk, "lock", none)
     url = f"memory://{secrets.token_hex(8)}" if request.param == "memory" else str(tmp_path)
-    found = open_place(url)
-    found.make_folder("leases")
-    return found
+    place = open_place(url)
+    place.make_folder("leases")
+    return place
 
 
 def test_one_at_a_time(where: Place) -> None:
@@ -62,9 +62,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(leases, "time", found)
-    return found
+    fake = Clock()
+    monkeypatch.setattr(leases, "time", fake)
+    return fake
 
 
 @pytest.mark.parametrize("where", ["no locks", "memory"], indirect=True)
