@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headway.plan.plan import Plan
 
 BEST = "best"
-# A flag, the field of a Case that it sets, and its help.
+# A flag, the field of JobSpec that it sets, and its help.
 TIMES = (
     ("block", "block", "time that a save blocks training"),
     ("durable", "durable", "time from then until the save is durable"),
