@@ -130,17 +130,17 @@ class _Run:
     # -- one method per table
 
     def _run(self, job: str | None, labels: Mapping[str, str]) -> Row:
-        ledger, facts = self.ledger, self.ledger.metadata
-        recorded = facts.get("labels")
+        ledger, metadata = self.ledger, self.ledger.metadata
+        recorded = metadata.get("labels")
         labels_of_run = redact.data({**(recorded if isinstance(recorded, dict) else {}), **labels})
-        versions = facts.get("versions")
+        versions = metadata.get("versions")
         versions = versions if isinstance(versions, dict) else {}
         return {
             "run_id": self.id,
             "run": ledger.run,
             "job": job,
             **{column.name: _text(labels_of_run.get(column.name)) for column in LABELS},
-            "user": _text(facts.get("user")),
+            "user": _text(metadata.get("user")),
             **{name: _text(versions.get(name)) for name in ("torch", "python", "headway")},
             "command": shlex.join(redact.words(ledger.command)) or None,
             "labels": json.dumps(labels_of_run, sort_keys=True),

@@ -31,22 +31,22 @@ from headway.fleet.alerts.state import Notification, State
 Message = Mapping[str, Any]
 ENV_PREFIX = "env:"
 TIMEOUT_S = 10.0
-MIN_SECRET = 4  # characters of what is masked
+MIN_SECRET = 4  # minimum length of a secret that is masked
 
 
 class DeliveryFailed(HeadwayError):
-    """A channel did not take a notification; says why, and no secret."""
+    """A receiver did not accept a notification. The message contains no secrets."""
 
 
 def resolve_secret(value: str) -> str:
-    """A value, or what the variable that it names says."""
+    """The value, or the value of the environment variable that it names."""
     if not value.startswith(ENV_PREFIX):
         return value
     name = value.removeprefix(ENV_PREFIX)
-    secret = os.environ.get(name, "").strip()  # what `$(cat FILE)` or a secret store leaves around
+    secret = os.environ.get(name, "").strip()  # `$(cat FILE)` and secret stores may add whitespace
     if not secret:
         raise UsageError(
-            f"the rules need the environment variable {name}, and it is not set",
+            f"the rules need the environment variable {name}, which is not set",
             code="environment-variable-not-set",
             variable=name,
         )
@@ -54,7 +54,7 @@ def resolve_secret(value: str) -> str:
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """A text of a library or a server, which may repeat what it was given."""
+    """Replace secrets in a message of a library or server, which may repeat its input."""
     words = {
         word for secret in secrets for word in (secret, *secret.split()) if len(word) >= MIN_SECRET
     }
@@ -64,21 +64,21 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def is_text(value: object) -> bool:
-    """A text with something in it, on one line."""
+    """Whether it is a non-empty string on one line."""
     return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
 def is_timeout(value: Any) -> bool:
-    """Seconds that a channel may take."""
+    """Whether it is a time limit in seconds."""
     return type(value) in (int, float) and 0 < value <= 300
 
 
 URL_SCHEMES = ("http://", "https://")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # the name of a header
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """urllib would follow a redirect by GET, and take the page there for success."""
+    """Do not follow redirects: urllib would use GET and count that page as success."""
 
     def redirect_request(self, *args: Any) -> None:
         return None
@@ -86,7 +86,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """A URL, and headers to send with it; each may be `env:NAME`."""
+    """A URL and the headers to send; each may be `env:NAME`."""
 
     webhook: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Webhook:
 
     @staticmethod
     def wrong(key: str, value: object) -> str | None:
-        """What is wrong with a value of the rules file."""
+        """The error of a value of the rules file, or None."""
         if key == "webhook" and not (
             is_text(value) and (str(value).startswith(ENV_PREFIX) or _is_url(str(value)))
         ):
@@ -102,21 +102,21 @@ class Webhook:
         if key == "headers" and not (
             isinstance(value, dict) and all(is_text(k) and is_text(v) for k, v in value.items())
         ):
-            return 'must be names and texts, such as { Authorization = "env:TOKEN" }'
+            return 'must be names and strings, such as { Authorization = "env:TOKEN" }'
         if key == "timeout_s" and not is_timeout(value):
             return "must be seconds, above 0 and at most 300"
         return None
 
     def check(self) -> None:
-        """UsageError where a variable is not set, or is nothing that HTTP can send."""
+        """Raise UsageError if a variable is not set or its value is invalid in HTTP."""
         self._secrets()
 
     def _secrets(self) -> tuple[str, dict[str, str]]:
-        """The URL and the headers; what is wrong with them is said without them."""
+        """The URL and the headers; errors do not contain their values."""
         url = resolve_secret(self.webhook)
         if not _is_url(url):
             raise UsageError(
-                f"{self.webhook} is no URL with http:// or https:// and without spaces",
+                f"{self.webhook} is not a URL with http:// or https:// and without spaces",
                 code="webhook-invalid",
                 variable=self.webhook,
             )
@@ -125,14 +125,14 @@ class Webhook:
             headers[name] = resolve_secret(value)
             if not (_HEADER_NAME.fullmatch(name) and _is_header_value(headers[name])):
                 raise UsageError(
-                    f"the header {name!r} has characters that HTTP does not take",
+                    f"the header {name!r} contains characters that are invalid in HTTP",
                     code="webhook-invalid",
                     header=name,
                 )
         return url, headers
 
     def send(self, message: Message) -> str:
-        """Post it; what to note, or nothing."""
+        """Send the message as JSON; always returns an empty string."""
         url, headers = self._secrets()
         defaults = {"Content-Type": "application/json", "User-Agent": "headway"}
         defaults["Idempotency-Key"] = str(message["id"])
@@ -146,7 +146,7 @@ class Webhook:
         except urllib.error.HTTPError as error:
             error.close()
             raise DeliveryFailed(
-                mask_secrets(f"it answered {error.code} {error.reason}", hidden),
+                mask_secrets(f"the server returned {error.code} {error.reason}", hidden),
                 code="webhook-refused",
                 status=error.code,
             ) from None
@@ -157,7 +157,7 @@ class Webhook:
 
 
 def _is_url(text: str) -> bool:
-    """With a host, and a port that is a number; without what HTTP cannot send."""
+    """Whether it is an http(s) URL with a host, a valid port and printable ASCII only."""
     try:
         parts = urllib.parse.urlsplit(text)
         named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -172,32 +172,32 @@ def _is_header_value(text: str) -> bool:
 
 
 TLS_MODES = ("starttls", "implicit", "none")
-MESSAGE_ID_DOMAIN = "headway.invalid"  # of Message-ID; never looked up
+MESSAGE_ID_DOMAIN = "headway.invalid"  # for Message-ID; never resolved
 
 
 @dataclass(frozen=True, kw_only=True)
 class Email:
-    """Recipients, and the server that takes it; the password only by `env:NAME`."""
+    """Recipients and an SMTP server; the password must be `env:NAME`."""
 
     email: list[str]
     sender: str
     host: str
     port: int = 587
     tls: str = "starttls"
-    ca: str | None = None  # a file of certificates, where the system's are not enough
+    ca: str | None = None  # file with CA certificates
     user: str | None = None
     password: str | None = None
     timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
         if (self.user is None) != (self.password is None):
-            raise ValueError("'user' and 'password' come together")
+            raise ValueError("'user' and 'password' must be given together")
         if self.user is not None and self.tls == "none":
-            raise ValueError('no password is sent with tls = "none"')
+            raise ValueError('a password cannot be sent with tls = "none"')
 
     @staticmethod
     def wrong(key: str, value: object) -> str | None:
-        """What is wrong with a value of the rules file."""
+        """The error of a value of the rules file, or None."""
         if key == "email" and not (
             isinstance(value, list) and value and all(_is_address(address) for address in value)
         ):
@@ -205,23 +205,25 @@ class Email:
         if key == "sender" and not _is_address(value):
             return "must be an address"
         if key in ("host", "user", "ca") and not is_text(value):
-            return "must be a text"
+            return "must be a string"
         if key == "port" and not (type(value) is int and 0 < value < 65536):
             return "must be a number from 1 to 65535"
         if key == "tls" and value not in TLS_MODES:
             return f"must be one of {', '.join(TLS_MODES)}"
         if key == "password" and not (is_text(value) and str(value).startswith(ENV_PREFIX)):
-            return "must name a variable of the environment, as env:NAME"
+            return "must name an environment variable, as env:NAME"
         if key == "timeout_s" and not is_timeout(value):
             return "must be seconds, above 0 and at most 300"
         return None
 
     def check(self) -> None:
-        """UsageError where a variable is not set."""
+        """Raise UsageError if a variable is not set."""
         resolve_secret(self.password or "")
 
     def send(self, message: Message) -> str:
-        """Hand it over; who was refused while others were not is noted, and not tried again."""
+        """Send the message. Returns a note if the server refused some of the recipients; they are
+        not tried again.
+        """
         try:
             with self._connect() as server:
                 if self.user is not None:
@@ -233,7 +235,7 @@ class Email:
             ) from None
         except smtplib.SMTPResponseException as error:
             raise DeliveryFailed(
-                f"the server answered {error.smtp_code}",
+                f"the server returned {error.smtp_code}",
                 code="mail-refused",
                 status=error.smtp_code,
             ) from None
@@ -267,7 +269,8 @@ class Email:
         mail["From"], mail["To"] = self.sender, ", ".join(self.email)
         mail["Date"] = format_datetime(datetime.now(UTC))
         mail["Message-ID"] = f"<{message['id']}@{MESSAGE_ID_DOMAIN}>"
-        mail["References"] = f"<{alert['id']}@{MESSAGE_ID_DOMAIN}>"  # all of an alert in one thread
+        # so that mail programs show one thread per alert
+        mail["References"] = f"<{alert['id']}@{MESSAGE_ID_DOMAIN}>"
         mail["Auto-Submitted"] = "auto-generated"
         until = f"\nuntil: {alert['until']}" if alert["until"] else ""
         mail.set_content(
@@ -284,12 +287,12 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-MAX_STDERR = 200  # characters of what a failed command said
+MAX_STDERR = 200  # characters of standard error in messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Words, or with `shell` one line for the shell."""
+    """An argument list, or with `shell` a command line for the shell."""
 
     command: list[str] | str
     shell: bool = False
@@ -297,16 +300,16 @@ class Command:
 
     def __post_init__(self) -> None:
         if self.shell != isinstance(self.command, str):
-            raise ValueError("a command is a list of words, or a text with shell = true")
+            raise ValueError("a command must be a list of words, or a string with shell = true")
 
     @staticmethod
     def wrong(key: str, value: object) -> str | None:
-        """What is wrong with a value of the rules file."""
+        """The error of a value of the rules file, or None."""
         is_word_list = (
             isinstance(value, list) and value and all(isinstance(word, str) for word in value)
         )
         if key == "command" and not (is_word_list or is_text(value)):
-            return "must be a list of words, or a text with shell = true"
+            return "must be a list of words, or a string with shell = true"
         if key == "shell" and not isinstance(value, bool):
             return "must be true or false"
         if key == "timeout_s" and not is_timeout(value):
@@ -314,10 +317,10 @@ class Command:
         return None
 
     def check(self) -> None:
-        """It needs nothing of the environment."""
+        """Commands use no environment variables of the rules file."""
 
     def send(self, message: Message) -> str:
-        """Run it; with all that it has started it is ended at the time limit."""
+        """Run the command with the message on standard input; kill its process group on timeout."""
         try:
             process = subprocess.Popen(
                 self.command,
@@ -334,12 +337,12 @@ class Command:
         except subprocess.TimeoutExpired:
             _kill(process)
             raise DeliveryFailed(
-                f"it took more than {self.timeout_s:g} s", code="command-timeout"
+                f"the command took more than {self.timeout_s:g} s", code="command-timeout"
             ) from None
         if process.returncode:
             reason = " ".join(stderr.decode("utf-8", "replace").split())[-MAX_STDERR:]
             raise DeliveryFailed(
-                f"it ended with {process.returncode}" + (f": {reason}" if reason else ""),
+                f"the command exited with {process.returncode}" + (f": {reason}" if reason else ""),
                 code="command-failed",
                 exit_code=process.returncode,
                 output=reason,
@@ -369,7 +372,7 @@ FIRST_RETRY_S, MAX_RETRY_S = 2.0, 600.0  # between two tries
 
 
 def due_notifications(state: State, now: float, busy: Collection[str]) -> list[Notification]:
-    """The next one of each channel that is at leisure; a later one never overtakes it."""
+    """The next notification of each idle receiver; the order per receiver is kept."""
     heads: dict[str, Notification] = {}
     for notification in state.outbox:
         heads.setdefault(notification.receiver, notification)
@@ -381,7 +384,7 @@ def due_notifications(state: State, now: float, busy: Collection[str]) -> list[N
 
 
 def mark_delivered(state: State, notification: Notification) -> State:
-    """It is delivered."""
+    """Remove a delivered notification."""
     return replace(
         state,
         outbox=tuple(
@@ -393,7 +396,7 @@ def mark_delivered(state: State, notification: Notification) -> State:
 
 
 def mark_failed(state: State, notification: Notification, error: str, now: float) -> State:
-    """It is tried again, each time after twice as long."""
+    """Schedule the next try; the delay doubles with each one."""
     wait = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(notification.tries, 20))
     failed = replace(notification, tries=notification.tries + 1, due=now + wait, error=error)
     outbox = tuple(
@@ -406,7 +409,7 @@ def mark_failed(state: State, notification: Notification, error: str, now: float
 def drop_unknown_receivers(
     state: State, channels: Collection[str]
 ) -> tuple[State, list[Notification]]:
-    """Without what is for channels that are no longer there, and what that was."""
+    """Remove notifications for receivers that no longer exist, and return them."""
     dropped = [
         notification for notification in state.outbox if notification.receiver not in channels
     ]

@@ -20,24 +20,24 @@ from headway.fleet.alerts.state import (
     message,
 )
 
-SAME_CHANGE_S = 3 * 86400.0  # changes of a slice that lie so near are the same one
-RESOLVED_AGE_S = 30 * 86400.0  # so long a resolved alert is remembered
-MAX_RESOLVED = 500  # and so many at most
+SAME_CHANGE_S = 3 * 86400.0  # changes of a slice within this distance are the same change
+RESOLVED_AGE_S = 30 * 86400.0  # resolved alerts are kept this long
+MAX_RESOLVED = 500  # maximum number of resolved alerts that are kept
 
-# A rule that was not asked, or could not be, has None: what is known of it stays as it is.
+# None for a rule that was not measured, or not successfully: its alerts do not change.
 SamplesByRule = Mapping[str, Sequence[Sample] | None]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The alerts as they are now, and what is new to be sent."""
+    """The current alerts, and new notifications."""
 
     alerts: tuple[Alert, ...]
     notifications: tuple[Notification, ...]
 
 
 def evaluate(rules: Rules, samples_by_rule: SamplesByRule, state: State, now: float) -> Evaluation:
-    """Hold each rule against its answer."""
+    """Update the alerts of all rules from their samples."""
     before = {alert.id: alert for alert in state.alerts}
     repeat_intervals = {rule.name: rule.repeat_interval for rule in rules.rules}
     alerts: list[Alert] = []
@@ -54,7 +54,7 @@ def evaluate(rules: Rules, samples_by_rule: SamplesByRule, state: State, now: fl
 def _unresolved(
     rules: Rules, samples_by_rule: SamplesByRule, state: State, now: float
 ) -> list[Alert]:
-    """All alerts that were not over before."""
+    """The alerts that were not resolved before."""
     unresolved = [alert for alert in state.alerts if alert.state != RESOLVED]
     used_ids = {alert.id for alert in state.alerts}
     alerts: list[Alert] = []
@@ -65,7 +65,8 @@ def _unresolved(
     named = {rule.name for rule in rules.rules}
     orphaned = [alert for alert in unresolved if alert.rule not in named and alert.state != PENDING]
     return alerts + [
-        replace(_resolve(alert, now), text=f"{alert.text}; its rule is gone") for alert in orphaned
+        replace(_resolve(alert, now), text=f"{alert.text}; the rule no longer exists")
+        for alert in orphaned
     ]
 
 
@@ -94,7 +95,7 @@ def _rule(
     used_ids: set[str],
     now: float,
 ) -> list[Alert]:
-    """The alerts of one rule: those that go on, those that are new, those that are over."""
+    """Update the alerts of one rule: existing, new and resolved ones."""
     unmatched = list(own_alerts)
     alerts = []
     for sample in samples:
@@ -112,7 +113,7 @@ def _rule(
 
 
 def _distance(alert: Alert, sample: Sample) -> float:
-    """How far a reading is from what an alert is about; infinite if it is about something else."""
+    """Seconds between the changes of an alert and a sample; infinite for another slice."""
     if alert.slice != sample.slice or (alert.change_at is None) != (sample.change_at is None):
         return math.inf
     return abs((alert.change_at or 0.0) - (sample.change_at or 0.0))
@@ -138,7 +139,7 @@ def _new(rule: Rule, sample: Sample, used_ids: set[str], now: float) -> Alert:
 
 
 def _id(rule: str, slice_: str, now: float, used_ids: Collection[str]) -> str:
-    """Of each firing its own, also where a clock was set back."""
+    """A unique ID, even if the clock was set back."""
     number = 0
     while True:
         alert_id = hashlib.sha256(f"{rule}\n{slice_}\n{now!r}\n{number}".encode()).hexdigest()[:12]
@@ -148,7 +149,7 @@ def _id(rule: str, slice_: str, now: float, used_ids: Collection[str]) -> str:
 
 
 def _update(rule: Rule, alert: Alert, sample: Sample) -> Alert:
-    """An alert that goes on, with what is known of it now."""
+    """Update what an alert shows."""
     return replace(
         alert,
         text=sample.text,
@@ -160,7 +161,7 @@ def _update(rule: Rule, alert: Alert, sample: Sample) -> Alert:
 
 def _fire(rule: Rule, alert: Alert, sample: Sample, now: float) -> Alert:
     alert = replace(_update(rule, alert, sample), ok_since=None)
-    # A burn has been bad for long enough by the store's own account.
+    # The budget itself requires `for_s` of violations.
     for_s = 0.0 if rule.kind == "burn" else rule.for_s
     is_due = alert.state == PENDING and now - alert.first_seen_at >= for_s
     return replace(alert, state=FIRING) if is_due else alert
@@ -182,7 +183,7 @@ def _resolve(alert: Alert, at: float) -> Alert:
 def _event(
     before: Alert | None, alert: Alert, repeat_interval: float | None, now: float
 ) -> str | None:
-    """What there is to tell, if anything."""
+    """The event to notify receivers of, if any."""
     old_state = PENDING if before is None else before.state
     if alert.state == RESOLVED:
         return "resolved"
@@ -199,7 +200,7 @@ def _event(
 
 
 def _is_undelivered(state: State, alert: Alert, receiver: str) -> bool:
-    """Whether a channel has not even taken what was to be told before."""
+    """Whether an earlier notification of the alert has not been delivered yet."""
     return any(
         notification.receiver == receiver and notification.message["alert"]["id"] == alert.id
         for notification in state.outbox
@@ -207,7 +208,7 @@ def _is_undelivered(state: State, alert: Alert, receiver: str) -> bool:
 
 
 def acknowledge(state: State, acks: Mapping[str, str | None]) -> State:
-    """Alerts that somebody has taken on: no reminder any more, but it is told when it is over."""
+    """Acknowledge alerts: reminders stop, but receivers are notified when an alert resolves."""
     alerts = tuple(
         replace(alert, state=ACKNOWLEDGED, acknowledged_by=acks[alert.id])
         if alert.state == FIRING and alert.id in acks

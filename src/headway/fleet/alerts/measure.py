@@ -25,14 +25,14 @@ HOUR = 3600.0
 
 
 class BudgetUse(NamedTuple):
-    """Seconds of a stretch of time in which it was not kept, and when they began."""
+    """Seconds of violations within a time window, and the start of the first one."""
 
     seconds: float
     since: float | None
 
 
 def budget_use(hours: Mapping[float, bool], now: float, over: float) -> BudgetUse:
-    """Over the time before `now`, given the hours of which something is known."""
+    """Violations in the window before `now`, given the hours with data."""
     begin, total, since = now - over, 0.0, None
     hour = begin // HOUR * HOUR
     while hour < now:
@@ -44,7 +44,7 @@ def budget_use(hours: Mapping[float, bool], now: float, over: float) -> BudgetUs
 
 
 def _is_bad(hours: Mapping[float, bool], hour: float, now: float) -> bool:
-    """An hour of which nothing is known is bad between two bad ones, and while it is not over."""
+    """An hour without data counts as a violation between two violations, and until it is over."""
     if hour in hours:
         return hours[hour]
     before = max((other for other in hours if other < hour), default=None)
@@ -56,21 +56,21 @@ def _is_bad(hours: Mapping[float, bool], hour: float, now: float) -> bool:
     return hours[after]
 
 
-HOURLY_QUERIES = ("ett",)  # questions about whole hours
-LOOKBACK_S = 24 * HOUR  # so far back is looked for the last hour of which something is known
-ROUNDING_S = 1.0  # seconds, where parts of hours are summed
+HOURLY_QUERIES = ("ett",)  # queries with hourly rows
+LOOKBACK_S = 24 * HOUR  # how far before the window the last hour with data is searched
+ROUNDING_S = 1.0  # tolerance for sums of partial hours
 Rows = list[dict[str, Any]]
 
 
 class Measurement:
-    """One round of questions at one moment."""
+    """One round of measurements at one moment."""
 
     def __init__(self, store: Store, now: float) -> None:
         self._store, self._now = store, now
         self._cache: dict[object, Any] = {}
 
     def samples(self, rule: Rule) -> list[Sample]:
-        """All slices of a rule."""
+        """One sample per slice of a rule."""
         if rule.kind == "change":
             return self._change(rule)
         return self._burn(rule) if rule.kind == "burn" else self._threshold(rule)
@@ -130,7 +130,7 @@ class Measurement:
                     is_bad=used.seconds >= rule.for_s - ROUNDING_S,
                     text=f"{rule.metric_def.label} of {where} was {rule.limit} for "
                     f"{used.seconds / HOUR:.1f} h of the last {format_duration(rule.window)}; "
-                    f"{format_duration(rule.for_s)} is the most",
+                    f"{format_duration(rule.for_s)} is the limit",
                     since=used.since,
                     value=used.seconds,
                 )
@@ -152,7 +152,7 @@ class Measurement:
         from headway.fleet.regressions.findings import ScanOptions
         from headway.fleet.regressions.scan import scan
 
-        # Whole days: rules that mean the same share one look.
+        # Begin at a full day, so that equal rules share one scan.
         begin = (self._now - rule.history) // (24 * HOUR) * (24 * HOUR)
         filter_ = Filter(rule.by, utc_datetime(begin), None, rule.where)
         options = ScanOptions(fdr=rule.fdr, min_change=rule.min_change)
@@ -165,14 +165,14 @@ class Measurement:
 def measure_rules(
     store: Store, rules: Sequence[Rule], now: float
 ) -> tuple[dict[str, list[Sample] | None], list[str]]:
-    """The answers by rule, None where there is none; and why there is none."""
+    """Samples by rule, None for a rule that failed, and a note for each failure."""
     measurement = Measurement(store, now)
     samples: dict[str, list[Sample] | None] = {}
     notes = []
     for rule in rules:
         try:
             samples[rule.name] = measurement.samples(rule)
-        except Exception as error:  # the other rules hold all the same
+        except Exception as error:  # other rules are still measured
             samples[rule.name] = None
             reason = (
                 str(error)
@@ -181,7 +181,7 @@ def measure_rules(
             )
             notes.append(
                 with_code(
-                    f"the rule {rule.name!r} could not be looked at: {reason}",
+                    f"the rule {rule.name!r} could not be measured: {reason}",
                     code="rule-not-checked",
                 )
             )
@@ -189,7 +189,7 @@ def measure_rules(
 
 
 def _values(rule: Rule, rows: Rows) -> list[tuple[dict[str, Any], float]]:
-    """Rows that have a value, and enough jobs."""
+    """Rows with a value and enough jobs."""
     column = rule.metric_def.column
     return [
         (row, float(row[column]))
@@ -233,7 +233,7 @@ def _running_samples(rule: Rule, result: ScanResult) -> list[Sample]:
         Sample(
             slice=f"{_slice_of_values(rule, alarm.slice)} run={alarm.run_id}",
             is_bad=True,
-            text=f"{alarm.run_id} runs and {alarm.words}; seen in its hour {alarm.hour}",
+            text=f"{alarm.run_id} {alarm.words}; detected in training hour {alarm.hour}",
             value=100 * alarm.lately,
         )
         for alarm in result.alarms
@@ -245,8 +245,8 @@ def _host_samples(result: ScanResult) -> list[Sample]:
         Sample(
             slice=f"host={lemon.host}",
             is_bad=True,
-            text=f"{lemon.failures} runs failed on {lemon.host} in {lemon.hours:,.0f} hours, "
-            f"{lemon.expected:.1f} would be chance",
+            text=f"{lemon.failures} runs failed on {lemon.host} in {lemon.hours:,.0f} hours; "
+            f"{lemon.expected:.1f} expected by chance",
             value=float(lemon.failures),
         )
         for lemon in result.lemons

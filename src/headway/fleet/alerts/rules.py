@@ -23,7 +23,7 @@ DAY = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What, slice, condition, for how long, severity, where to; times are seconds."""
+    """An alert rule; times are in seconds."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class Rule:
 
     @property
     def metric_def(self) -> AlertMetric:
-        """Of a threshold or a burn."""
+        """The metric of a threshold or burn rule."""
         return ALERT_METRICS[self.metric]
 
     def is_violated(self, value: float) -> bool:
@@ -57,21 +57,21 @@ class Rule:
 
     @property
     def limit(self) -> str:
-        """`above 5min`, in words."""
+        """The limit in words, such as `above 5min`."""
         side, value = ("above", self.above) if self.above is not None else ("below", self.below)
         return f"{side} {self.metric_def.text(value or 0.0)}"
 
     def describe(self) -> str:
-        """The rule in a line."""
+        """The rule in one line."""
         subject = (
             f"{self.metric_def.label} {self.limit}"
             if self.metric
-            else f"change of {join_names(self.of)}"
+            else f"changes of {join_names(self.of)}"
         )
         where = " ".join(f"{name}={value}" for name, value in self.where)
         group_by = f" by {','.join(self.by)}" if self.by else ""
         duration = f" for {format_duration(self.for_s)}" if self.for_s else ""
-        receivers = join_names(self.receivers) if self.receivers else "nobody"
+        receivers = join_names(self.receivers) if self.receivers else "no receiver"
         return (
             f"{self.name}: {self.kind}, {subject} of {where or 'all'}{group_by}{duration} "
             f"over {format_duration(self.window)}; {self.severity}, to {receivers}"
@@ -80,19 +80,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Rules:
-    """All of a file."""
+    """All rules and receivers of a file."""
 
     rules: tuple[Rule, ...] = ()
     channels: Mapping[str, Channel] = field(default_factory=dict)
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Names as a sentence has them."""
     return ", ".join(names)
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The content; one sentence if it is none."""
+    """Parse TOML; UsageError if it is invalid."""
     try:
         content: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -101,13 +100,13 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int:
-    """The line on which what lies at that path begins: only then has the text up to there it."""
+    """The first line of the value at a path: up to there the text must contain it."""
     lines, begin = text.splitlines(), 1
     for number in range(1, len(lines) + 1):
         try:
             content = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
-            continue  # in the midst of something that goes over several lines
+            continue  # in the middle of a multi-line value
         if _has_path(content, path):
             return begin
         begin = number + 1
@@ -154,7 +153,7 @@ KeyPath = tuple["str | int", ...]
 
 
 def read_rules(text: str, name: str) -> Rules:
-    """A rules file; UsageError with the line for whatever is wrong in it."""
+    """Read a rules file; UsageError with the line number if it is invalid."""
     content = parse_toml(text, name)
     reader = _TableReader(text, name)
     reader.keys(content, ("rule", "to"), ())
@@ -165,13 +164,13 @@ def read_rules(text: str, name: str) -> Rules:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise reader.wrong("rules are written as [[rule]]", ("rule",), code="rules-not-a-list")
     if not tables:
-        raise UsageError(f"{name} has no [[rule]]; give it one", code="rules-empty")
+        raise UsageError(f"{name} has no [[rule]]; add one", code="rules-empty")
     rules: list[Rule] = []
     for number, table in enumerate(tables):
         rule = _rule(reader, ("rule", number), table, channels)
         if rule.name in {other.name for other in rules}:
             raise reader.wrong(
-                f"there are two rules of the name {rule.name!r}",
+                f"two rules have the name {rule.name!r}",
                 ("rule", number, "name"),
                 code="rule-name-duplicate",
             )
@@ -180,24 +179,26 @@ def read_rules(text: str, name: str) -> Rules:
 
 
 class _TableReader:
-    """Values of a TOML table, each with what it must be."""
+    """Checked access to the values of TOML tables."""
 
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
 
     def wrong(self, reason: str, path: KeyPath, *, code: str, **fields: object) -> UsageError:
-        """The sentence, with the line of what stands at that path."""
+        """The error with the line number of the value at `path`."""
         line = line_of(self._text, path)
         return UsageError(f"{self._name} line {line}: {reason}", code=code, line=line, **fields)
 
     def keys(self, table: Mapping[str, Any], known: Sequence[str], path: KeyPath) -> None:
-        """Nothing but what is known."""
+        """Raise an error for an unknown key."""
         for key in table:
             if key not in known:
                 near = next(iter(difflib.get_close_matches(key, known, 1)), None)
-                hint = f"; did you mean {near!r}?" if near else f"; known are {join_names(known)}"
+                hint = (
+                    f"; did you mean {near!r}?" if near else f"; known keys are {join_names(known)}"
+                )
                 raise self.wrong(
-                    f"{key!r} is not known here{hint}",
+                    f"unknown key {key!r}{hint}",
                     (*path, key),
                     code="rule-key-unknown",
                     key=key,
@@ -205,7 +206,7 @@ class _TableReader:
                 )
 
     def tables(self, table: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-        """Named tables below a key."""
+        """The named tables below a key."""
         value = table.get(key, {})
         if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
             raise self.wrong(
@@ -220,7 +221,7 @@ class _TableReader:
         expected: str,
         is_valid: Callable[[Any], bool],
     ) -> Any:
-        """A value that has to fit."""
+        """A value that must be valid."""
         value = table[str(path[-1])]
         if not is_valid(value):
             raise self.wrong(
@@ -232,7 +233,7 @@ class _TableReader:
         return value
 
     def span(self, table: Mapping[str, Any], path: KeyPath, otherwise: float) -> float:
-        """A duration."""
+        """A duration in seconds."""
         if path[-1] not in table:
             return otherwise
         text = self.value(
@@ -243,12 +244,12 @@ class _TableReader:
     def names(
         self, table: Mapping[str, Any], path: KeyPath, known: Sequence[str]
     ) -> tuple[str, ...]:
-        """A list of words out of those that are known; one alone needs no list."""
+        """A list of known names, or a single name."""
         value = table.get(str(path[-1]), [])
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not all(name in known for name in names):
             allowed = (
-                f"names out of {join_names(known)}" if known else "empty: no channel is defined"
+                f"names from {join_names(known)}" if known else "empty, as no channel is defined"
             )
             raise self.wrong(
                 f"{path[-1]!r} is {value!r}, but it must be {allowed}",
@@ -265,7 +266,9 @@ def _rule(
     for key in ("name", "kind"):
         if key not in table:
             raise reader.wrong(f"this rule has no {key!r}", path, code="rule-key-missing", key=key)
-    reader.value(table, (*path, "name"), "a text", lambda v: isinstance(v, str) and v.strip() != "")
+    reader.value(
+        table, (*path, "name"), "a string", lambda v: isinstance(v, str) and v.strip() != ""
+    )
     kind = reader.value(
         table, (*path, "kind"), f"one of {join_names(RULE_KINDS)}", lambda v: v in RULE_KINDS
     )
@@ -296,7 +299,7 @@ def _rule(
     rule = Rule(**{**shared, **specific})
     if kind == "burn" and not HOUR <= rule.for_s <= rule.window:
         raise reader.wrong(
-            "a burn needs a 'for' of 1h or more, and an 'over' that is not shorter",
+            "a burn rule needs 'for' of at least 1h, and 'over' must not be shorter than 'for'",
             path,
             code="rule-burn-too-short",
         )
@@ -316,12 +319,12 @@ def _where(
         )
     reader.keys(where, RUN_DIMENSIONS, (*path, "where"))
     for name in where:
-        reader.value(where, (*path, "where", name), "a text", lambda v: isinstance(v, str))
+        reader.value(where, (*path, "where", name), "a string", lambda v: isinstance(v, str))
     return tuple(where.items())
 
 
 def _limit(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
-    """What only rules about a figure have."""
+    """The options of threshold and burn rules."""
     if "metric" not in table:
         raise reader.wrong("this rule has no 'metric'", path, code="rule-key-missing", key="metric")
     expected = f"one of {join_names(tuple(ALERT_METRICS))}"
@@ -331,7 +334,7 @@ def _limit(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dic
     sides = [side for side in ("above", "below") if side in table]
     if len(sides) != 1:
         raise reader.wrong(
-            "a rule has either 'above' or 'below'", path, code="rule-limit-ambiguous"
+            "a rule needs either 'above' or 'below'", path, code="rule-limit-ambiguous"
         )
     is_duration = ALERT_METRICS[metric].unit == "s"
     expected_value = "a time such as 5min, or seconds" if is_duration else "a number"
@@ -351,7 +354,7 @@ def _limit(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dic
 
 
 def _change(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
-    """What only rules about changes have."""
+    """The options of change rules."""
     options: dict[str, Any] = {"history": reader.span(table, (*path, "history"), Rule.history)}
     if not table.get("by"):
         options["by"] = ("team", "model")
@@ -374,7 +377,7 @@ def _channel(reader: _TableReader, name: str, table: Mapping[str, Any]) -> Chann
     kinds = [kind for kind in CHANNELS if kind in table]
     if len(kinds) != 1:
         raise reader.wrong(
-            f"a channel has one of {join_names(tuple(CHANNELS))}",
+            f"a channel needs exactly one of {join_names(tuple(CHANNELS))}",
             ("to", name),
             code="channel-kind-ambiguous",
         )

@@ -36,19 +36,19 @@ NOTIFICATION_KEYS = {"receiver": "to", "created_at": "made", "error": "why"}
 
 @dataclass(frozen=True)
 class Sample:
-    """What the store says of one slice of a rule, at one moment."""
+    """The measurement of one slice of a rule."""
 
     slice: str
     is_bad: bool
     text: str
-    since: float | None = None  # since when it is bad, where the store knows
+    since: float | None = None  # start of the violation, if known
     value: float | None = None
     change_at: float | None = None  # of a change; nearby changes of a slice are the same one
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One rule in one slice, from the first bad reading until it is over; times are epochs."""
+    """A rule in one slice, from its first violation until it resolves; times are epoch seconds."""
 
     id: str
     rule: str
@@ -70,7 +70,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class Notification:
-    """One message to one channel; the id is the same however often it is tried."""
+    """A message to one receiver; the ID stays the same for all tries."""
 
     id: str
     receiver: str
@@ -83,14 +83,14 @@ class Notification:
 
 @dataclass(frozen=True)
 class State:
-    """All that is kept between rounds."""
+    """Everything stored between rounds."""
 
     alerts: tuple[Alert, ...] = ()
     outbox: tuple[Notification, ...] = ()
 
 
 def message(alert: Alert, event: str, number: int) -> dict[str, Any]:
-    """What a receiver reads: `id` tells whether it was here before."""
+    """The message for receivers; an `id` that was received before is a repetition."""
     return {
         "id": f"{alert.id}.{number}",
         "event": event,
@@ -110,7 +110,7 @@ def message(alert: Alert, event: str, number: int) -> dict[str, Any]:
 
 
 def to_json(state: State) -> dict[str, Any]:
-    """What is pending stands apart: nobody has been told of it."""
+    """Pending alerts are listed separately: receivers have not been notified of them."""
     alerts = [_to_dict(alert) for alert in state.alerts]
     return {
         "alerts": [alert for alert in alerts if alert["state"] != PENDING],
@@ -122,7 +122,7 @@ def to_json(state: State) -> dict[str, Any]:
 
 
 def from_json(content: Mapping[str, Any]) -> State:
-    """The same back; KeyError, TypeError or ValueError for what is no such thing."""
+    """The inverse of `to_json`; raises KeyError, TypeError or ValueError for invalid content."""
     alerts = [_to_alert(alert) for alert in (*content["alerts"], *content["pending"])]
     fields = {key: name for name, key in NOTIFICATION_KEYS.items()}
     outbox = [Notification(**_rename_keys(entry, fields)) for entry in content["outbox"]]
@@ -145,7 +145,7 @@ def _rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[st
 
 
 def to_iso(seconds: float | None) -> str | None:
-    """A moment in UTC as the pages read it."""
+    """A time in ISO 8601, in UTC without a time zone."""
     return None if seconds is None else utc_datetime(seconds).isoformat()
 
 
@@ -161,14 +161,14 @@ STATE_SCHEMA = 1
 
 
 class AlertStateStore:
-    """Reads and writes it."""
+    """The state of the alerts of one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._files = store.files
 
     def load(self) -> tuple[State, dict[str, Any] | None]:
-        """What is known, and who watches; nothing at all where nobody ever did."""
+        """The state and the active watcher; both empty if there was never one."""
         try:
             content = json.loads(self._files.get(STATE_FILE))
         except FileNotFoundError:
@@ -179,24 +179,25 @@ class AlertStateStore:
         schema = content.get("schema") if isinstance(content, dict) else None
         if type(schema) is int and schema > STATE_SCHEMA:
             raise NewerSchema(
-                f"{path} has schema {schema}, and this Headway knows up to {STATE_SCHEMA}; "
+                f"{path} has schema {schema}, and this Headway supports up to {STATE_SCHEMA}; "
                 "install a newer Headway"
             )
         try:
             return from_json(content), _watcher(content.get("watcher"))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise UsageError(
-                f"{path} is damaged, or not of `headway fleet alerts`; move it away to begin anew",
+                f"{path} is damaged or is not a file of `headway fleet alerts`; "
+                "move it away to start over",
                 code="alerts-file-damaged",
             ) from None
 
     def claim(self, now: float) -> State:
-        """The state, if nobody else watches."""
+        """The state, if no other process watches the store."""
         state, watcher = self.load()
         if watcher is not None and float(watcher["until"]) > now and not _is_dead(watcher):
             raise UsageError(
-                f"process {watcher['pid']} on {watcher['host']} watches {self._store.url} already; "
-                "only one can",
+                f"process {watcher['pid']} on {watcher['host']} is already watching "
+                f"{self._store.url}; only one process can",
                 code="store-watched",
                 pid=watcher["pid"],
                 host=watcher["host"],
@@ -204,14 +205,14 @@ class AlertStateStore:
         return state
 
     def save(self, state: State, until: float | None) -> None:
-        """Durable when this returns; `until` is how long others take us for alive."""
+        """Store the state durably; `until` is the time up to which this watcher counts as alive."""
         content: dict[str, Any] = {"schema": STATE_SCHEMA, **to_json(state), "watcher": None}
         if until is not None:
             content["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
         self._files.put(STATE_FILE, json.dumps(content, indent=1).encode(), private=True)
 
     def acks(self) -> dict[str, str | None]:
-        """Alerts that were acknowledged, and by whom."""
+        """Acknowledged alerts, with the name of the user."""
         acks: dict[str, str | None] = {}
         for entry in self._files.entries(ACKS):
             name = entry.name.rpartition("/")[2]
@@ -225,16 +226,16 @@ class AlertStateStore:
         return acks
 
     def acknowledge(self, alert: str, by: str | None) -> None:
-        """Leave word for the one who watches."""
+        """Acknowledge an alert; the watcher reads it in its next round."""
         self._files.put(f"{ACKS}/{alert}.json", json.dumps({"by": by}).encode())
 
     def delete_ack(self, alert: str) -> None:
-        """The state has it now."""
+        """Delete an acknowledgement that the state already contains."""
         self._files.delete(f"{ACKS}/{alert}.json")
 
 
 def _watcher(content: Any) -> dict[str, Any] | None:
-    """Who watches; ValueError or the like for what is no such thing."""
+    """The active watcher; raises ValueError or a similar error for invalid content."""
     if content is None:
         return None
     return {
@@ -245,7 +246,7 @@ def _watcher(content: Any) -> dict[str, Any] | None:
 
 
 def _is_dead(watcher: dict[str, Any]) -> bool:
-    """Whether it was a process of this machine, and is no more."""
+    """Whether the watcher was a process of this machine that has ended."""
     if watcher["host"] != socket.gethostname():
         return False
     if watcher["pid"] == os.getpid():

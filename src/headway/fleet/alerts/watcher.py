@@ -17,13 +17,13 @@ from headway.fleet.alerts.rules import Rule, Rules
 from headway.fleet.alerts.state import AlertStateStore, Notification, State
 from headway.fleet.store.parquet import Store
 
-CHANGE_INTERVAL_S = 600.0  # between two looks for changes, which take long
-MAX_TRIES = 3  # of one that looks once
-WATCHER_TTL_S = 300.0  # beyond three rounds: then others may take over
+CHANGE_INTERVAL_S = 600.0  # minimum time between two scans for changes, which are slow
+MAX_TRIES = 3  # of `once`
+WATCHER_TTL_S = 300.0  # after three missed rounds and this time, another watcher may take over
 
 
 class AlertWatcher:
-    """One who watches a store; all of the state goes through `_keep`."""
+    """Measures, stores and sends the alerts of a store. `_keep` is the only writer of the state."""
 
     def __init__(
         self, store: Store, rules: Rules, every: float, log: Callable[[str], None]
@@ -33,15 +33,15 @@ class AlertWatcher:
         self._state = State()
         self._measured_at: dict[str, float] = {}
         self._busy: set[str] = set()
-        # An interrupt may come before one is noted as done: then it is sent again, by the next.
+        # An interrupt may arrive before a delivery is recorded: it is then sent again next time.
         self._threads: dict[str, threading.Thread] = {}
-        self._unsaved = False  # the state is newer than what is in the store: nothing may be sent
-        self._save_failed = False  # that it cannot be written
-        self._tolerates_errors = False  # a store that cannot be written now may be later
+        self._unsaved = False  # the state is not stored yet, so nothing may be sent
+        self._save_failed = False  # so that the failure is logged once
+        self._tolerates_errors = False  # a store that cannot be written now may become writable
         self._results: queue.SimpleQueue[tuple[Notification, str, bool]] = queue.SimpleQueue()
 
     def once(self) -> tuple[list[Notification], list[str]]:
-        """One look, and each notification tried a few times; what was not taken, or not asked."""
+        """Run one round and try each notification a few times; return unsent ones and notes."""
         self._begin()
         try:
             notes = self._measure(time.time())
@@ -53,7 +53,7 @@ class AlertWatcher:
         return list(self._state.outbox), notes
 
     def forever(self) -> None:
-        """Until it is interrupted; it may be killed at any instant."""
+        """Run until interrupted. The process may be killed at any time."""
         self._begin()
         self._tolerates_errors = True
         try:
@@ -82,7 +82,7 @@ class AlertWatcher:
                     code="notification-dropped",
                 )
             )
-        # Whoever starts it again wants it tried now.
+        # Retry everything at once after a restart.
         now = time.time()
         outbox = tuple(
             replace(notification, tries=0, due=now) for notification in self._state.outbox
@@ -90,7 +90,7 @@ class AlertWatcher:
         self._keep(replace(self._state, outbox=outbox))
 
     def _end(self) -> None:
-        """What is on its way is waited for: channels have time limits."""
+        """Wait for running deliveries, which have time limits."""
         for thread in self._threads.values():
             thread.join()
         while not self._results.empty():
@@ -110,7 +110,7 @@ class AlertWatcher:
             if not self._save_failed:
                 self._log(
                     with_code(
-                        f"alerts cannot be kept, and nothing is sent until they are: {error}",
+                        f"alerts cannot be stored, and nothing is sent until they are: {error}",
                         code="alerts-not-saved",
                     )
                 )
@@ -131,7 +131,8 @@ class AlertWatcher:
             self._log(str(notification.message["text"]))
         self._keep(State(evaluation.alerts, (*state.outbox, *evaluation.notifications)))
         if not self._unsaved:
-            with contextlib.suppress(HeadwayError, OSError):  # read twice, it does no harm
+            # reading an acknowledgement twice is harmless
+            with contextlib.suppress(HeadwayError, OSError):
                 for alert in acks:
                     self._state_store.delete_ack(alert)
         return notes
@@ -174,11 +175,11 @@ class AlertWatcher:
             )
         except HeadwayError as error:
             self._results.put((notification, str(error), False))
-        except Exception as error:  # a channel must not end the watch
+        except Exception as error:  # a receiver must not stop the watcher
             self._results.put((notification, f"{type(error).__name__}: {error}", False))
 
     def _take(self, wait: float) -> None:
-        """Note what became of one that was sent."""
+        """Record the result of a delivery."""
         try:
             notification, text, delivered = self._results.get(timeout=wait)
         except queue.Empty:
@@ -187,14 +188,14 @@ class AlertWatcher:
         if text and delivered:
             self._log(
                 with_code(
-                    f"{notification.receiver!r} took {notification.id}: {text}",
+                    f"{notification.receiver!r} accepted {notification.id} in part: {text}",
                     code="notification-partly-refused",
                 )
             )
         elif text:
             self._log(
                 with_code(
-                    f"{notification.receiver!r} did not take {notification.id}: {text}",
+                    f"{notification.receiver!r} did not accept {notification.id}: {text}",
                     code="notification-refused",
                 )
             )
@@ -204,7 +205,7 @@ class AlertWatcher:
             self._keep(delivery.mark_failed(self._state, notification, text, time.time()))
 
     def _has_retries(self) -> bool:
-        """Whether one who looks once has something to try still."""
+        """Whether `once` has notifications left to try."""
         heads: dict[str, Notification] = {}
         for notification in self._state.outbox:
             heads.setdefault(notification.receiver, notification)

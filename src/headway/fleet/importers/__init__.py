@@ -1,6 +1,6 @@
 """Import records of other tools into a store; each importer is one module.
 
-An importer is a module, or any object, with the two functions of `Importer`. Other packages
+An importer is a module, or any object, with the two functions of `Importer`. Other packages can
 register one in the entry-point group `headway.readers`.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 GROUP = "headway.readers"
-MAX_ERROR_LENGTH = 200  # characters of what a reader says
-# In the order in which they are asked whether they know a file.
+MAX_ERROR_LENGTH = 200  # characters of the error of an importer
+# In the order of detection.
 BUILT_IN = (
     "slurm",
     "kueue",
@@ -41,40 +41,40 @@ BUILT_IN = (
 
 
 class Importer(Protocol):
-    """What turns files of one format into runs."""
+    """Converts files of one format to runs."""
 
     def detect(self, source: Source) -> bool:
         """Whether a file has this format."""
 
     def read(self, sources: Sequence[Source]) -> Iterable[RunRecord]:
-        """The runs in all files together; UsageError for a file that is not what it should be."""
+        """The runs in all files together; UsageError for an invalid file."""
 
 
 def importer_names() -> list[str]:
-    """Of all readers."""
+    """The names of all importers."""
     return [*BUILT_IN, *sorted({point.name for point in entry_points(group=GROUP)} - set(BUILT_IN))]
 
 
 def load_importer(name: str) -> Importer:
-    """The reader of that name; UsageError if there is none."""
+    """The importer of that name; UsageError if there is none."""
     if name in BUILT_IN:
         return cast("Importer", importlib.import_module(f"{__name__}.{name}"))
     for point in entry_points(group=GROUP, name=name):
         return cast("Importer", point.load())
     raise UsageError(
-        f"there is no reader {name!r}; there are {', '.join(importer_names())}",
+        f"unknown reader {name!r}; available are {', '.join(importer_names())}",
         code="reader-unknown",
     )
 
 
 def detect(source: Source) -> str:
-    """The name of the reader that knows a file; UsageError if none does."""
+    """The name of the importer that recognizes a file; UsageError if none does."""
     for name in importer_names():
         with _usage_errors(name, [source]):
             if load_importer(name).detect(source):
                 return name
     raise UsageError(
-        f"{source.name} is neither a run nor a record that a reader knows; "
+        f"{source.name} is neither a run nor a file that a reader recognizes; "
         f"name one with --reader: {', '.join(importer_names())}",
         code="record-not-recognized",
         file=source.name,
@@ -82,7 +82,7 @@ def detect(source: Source) -> str:
 
 
 def read_runs(name: str, sources: Sequence[Source]) -> list[RunRecord]:
-    """All runs in files of one kind; UsageError where they are not what they should be."""
+    """The runs in files of one format; UsageError if a file is invalid."""
     with _usage_errors(name, sources):
         records = list(load_importer(name).read(sources))
         for record in records:
@@ -92,7 +92,7 @@ def read_runs(name: str, sources: Sequence[Source]) -> list[RunRecord]:
 
 @contextlib.contextmanager
 def _usage_errors(name: str, sources: Sequence[Source]) -> Iterator[None]:
-    """Whatever a reader raises at a file that is not what it should be, in one sentence."""
+    """Convert errors of an importer about invalid files to UsageError."""
     try:
         yield
     except (HeadwayError, OSError):
@@ -100,18 +100,18 @@ def _usage_errors(name: str, sources: Sequence[Source]) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_ERROR_LENGTH]
         raise UsageError(
-            f"{source_names(sources)}: this is not what {name} writes: {reason}",
+            f"{source_names(sources)}: not a valid file of {name}: {reason}",
             code="record-invalid",
             reader=name,
         ) from error
 
 
 def read_sources(paths: Sequence[str]) -> list[Source]:
-    """The files, and those in folders that are named."""
+    """Read files, and all files directly inside folders."""
     sources: list[Source] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise UsageError(f"there is no file {path}", code="file-not-found")
+            raise UsageError(f"no such file: {path}", code="file-not-found")
         files = (
             sorted(entry for entry in path.iterdir() if entry.is_file())
             if path.is_dir()
@@ -124,7 +124,9 @@ def read_sources(paths: Sequence[str]) -> list[Source]:
 def import_files(
     files: Sequence[Source], name: str | None, store: Store | Database, labels: Mapping[str, str]
 ) -> tuple[int, int]:
-    """All runs in them; how many, and how many attempts they had. Files of a kind go together."""
+    """Write all runs of the files; return the numbers of runs and attempts. Files of one format are
+    read together.
+    """
     by_importer: dict[str, list[Source]] = defaultdict(list)
     for source in files:
         by_importer[name or detect(source)].append(source)

@@ -1,8 +1,9 @@
-"""Kubernetes objects: `kubectl get jobs,pods,events -o json`.
+"""Import Kubernetes objects: `kubectl get jobs,pods,events -o json`.
 
-A run is a Job, a JobSet, another controller's gang or a pod without a controller. Pods that live at
-the same time are one attempt, those that take their place are the next. A gang has its machines
-when its last pod has. Without events a wait for capacity cannot be told from one for the scheduler.
+A run is a Job, a JobSet, a gang of another controller, or a standalone pod. Pods that run at the
+same time are one attempt; the pods that replace them are the next one. A gang has its machines
+when its last pod is scheduled. Without events, waiting for capacity cannot be distinguished from
+waiting for the scheduler.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Object = Mapping[str, Any]
 KINDS = ("Pod", "Job", "JobSet", "Event", "List", "PodList", "JobList")
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
 RESTART = "jobset.sigs.k8s.io/restart-attempt"
-# What numbers the pods of a gang, and the groups of them that are numbered on their own.
+# Labels that number the pods of a gang, and the groups within which they are numbered.
 INDEX = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 GROUP = (
     "training.kubeflow.org/replica-type",
@@ -38,12 +39,12 @@ DISRUPTED = {
 
 
 def detect(source: Source) -> bool:
-    """Pods, Jobs, or a list with one of them."""
+    """Whether it contains Pods or Jobs."""
     return any(item.get("kind") in ("Pod", "Job") for item in _items(source))
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each Job, JobSet or lone pod that asks for accelerators."""
+    """Yield a run per Job, JobSet or standalone pod that requests accelerators."""
     pods: dict[str, tuple[Object, float]] = {}
     unscheduled: set[tuple[str, str]] = set()
     jobs: dict[tuple[str, str], Object] = {}
@@ -112,29 +113,29 @@ def _owner(pod: Object) -> tuple[str, str, str]:
 
 
 class _Pod(NamedTuple):
-    """A pod of a run, and when it was there; seconds since the epoch."""
+    """A pod of a run with its lifetime, in seconds since the epoch."""
 
     object: Object
     collected_at: float
     created_at: float
     scheduled_at: float | None
-    ended_at: float  # infinite if it was alive
+    ended_at: float  # infinite if it was still running
 
 
 class _Gang(NamedTuple):
-    """The pods of an attempt: those that were made for it, and those that lived on."""
+    """The pods of an attempt: those created for it, and those that kept running."""
 
     new: list[_Pod]
     old: list[_Pod]
 
     @property
     def created_at(self) -> float:
-        """When the first of the new ones was."""
+        """When the first new pod was created."""
         return min(pod.created_at for pod in self.new)
 
     @property
     def scheduled_at(self) -> float | None:
-        """When the last of the new ones had its node; None while one has not."""
+        """When the last new pod was scheduled; None if one has not been."""
         placed = [pod.scheduled_at for pod in self.new if pod.scheduled_at is not None]
         return max(placed) if len(placed) == len(self.new) else None
 
@@ -150,7 +151,7 @@ def _pod(pod: Object, collected_at: float) -> _Pod:
 
 
 def _attempts(pods: Sequence[_Pod]) -> list[_Gang]:
-    """In order. JobSet itself says which restart of the whole set a pod is of."""
+    """The attempts in order. JobSet labels pods with the restart of the whole set."""
     restarts: dict[int, list[_Pod]] = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: (pod.created_at, _place(pod.object))):
         restarts[int(_labels(pod.object).get(RESTART, 0))].append(pod)
@@ -158,9 +159,10 @@ def _attempts(pods: Sequence[_Pod]) -> list[_Gang]:
 
 
 def _gangs(pods: Sequence[_Pod]) -> Iterator[_Gang]:
-    """A pod takes the seat of one that has ended; the n-th pod of a seat is of the n-th attempt.
+    """Assign pods to seats: a pod replaces one that has ended; the n-th pod of a seat belongs to
+    the n-th attempt.
 
-    Who sits where no other one came lives on in the attempts after that, until it ends.
+    A pod that is not replaced also belongs to later attempts, until it ends.
     """
     seats: dict[tuple[str, ...] | int, list[_Pod]] = {}
     for pod in pods:
@@ -175,7 +177,9 @@ def _gangs(pods: Sequence[_Pod]) -> Iterator[_Gang]:
 def _seat(
     pod: _Pod, seats: Mapping[tuple[str, ...] | int, Sequence[_Pod]]
 ) -> tuple[str, ...] | int:
-    """As its controller numbers it; else the one that was left first, or a new one."""
+    """The index that the controller assigned; otherwise the seat that became free first, or a new
+    one.
+    """
     labels = _labels(pod.object)
     if any(name in labels for name in INDEX):
         return tuple(labels.get(name, "") for name in (*GROUP, *INDEX))
@@ -190,7 +194,7 @@ def _seat(
 def _attempt_record(
     gang: _Gang, until: float | None, unscheduled: set[tuple[str, str]], limit: str
 ) -> AttemptRecord | None:
-    """None where a pod has no node yet; `until` is when the next attempt began."""
+    """None if a pod has not been scheduled; `until` is the start of the next attempt."""
     start = gang.scheduled_at
     if start is None:
         return None
@@ -209,7 +213,7 @@ def _attempt_record(
     capacity = any(_place(pod.object) in unscheduled for pod in gang.new)
     if not capacity and start > gang.created_at:
         spans.append(Span(gang.created_at, start, "scheduling"))
-    ready = max(starts) if len(starts) == len(pods) else end  # sandbox, image, volumes
+    ready = max(starts) if len(starts) == len(pods) else end  # sandbox, image pull, volumes
     if ready > start:
         spans.append(Span(start, min(ready, end), "hardware_setup"))
     outcome, category, evidence = _outcome([pod.object for pod in ended], alive, limit)
@@ -276,7 +280,7 @@ def _ended(pod: Object) -> Iterator[Object]:
 
 
 def _container(pod: Object, field: str) -> float | None:
-    """When the last container of a pod started or ended; None while one has not."""
+    """When the last container of a pod started or ended; None if one has not."""
     times = []
     for status in pod["status"].get("containerStatuses") or ():
         state = status["state"].get("terminated") or status["state"].get("running") or {}

@@ -1,7 +1,7 @@
-"""Kueue's Workload objects: `kubectl get workloads -A -o json`, best with `--watch`.
+"""Import Kueue's Workload objects: `kubectl get workloads -A -o json`, preferably with `--watch`.
 
-A Workload keeps the last change of each of its conditions only, so one look at it tells its last
-life; the attempts before are known where they were looked at, too, or watched.
+A Workload keeps only the last change of each condition, so one version of it describes only the
+last attempt. Earlier attempts are known if there are versions of them, as `--watch` writes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVICTED: dict[str, tuple[Outcome, str]] = {
 
 
 class ConditionChange(NamedTuple):
-    """A condition that became true; of one second in the order of a workload's life."""
+    """A condition that became true; conditions of the same second are sorted by `order`."""
 
     at: float
     order: int
@@ -40,12 +40,12 @@ ORDER = ("QuotaReserved", "Admitted", "PodsReady", "Evicted", "Requeued", "Finis
 
 
 def detect(source: Source) -> bool:
-    """Workloads of Kueue."""
+    """Whether it contains Workloads of Kueue."""
     return '"kueue.x-k8s.io/' in source.text and any(True for _ in _workloads(source))
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each Workload with accelerators that was admitted; all looks at it count."""
+    """Yield a run per admitted Workload with accelerators, combined from all its versions."""
     workloads: dict[str, Mapping[str, Any]] = {}
     changes: dict[str, set[ConditionChange]] = {}
     collected_at: dict[str, float] = {}
@@ -89,7 +89,7 @@ def _changes(workload: Mapping[str, Any]) -> Iterator[ConditionChange]:
 def _attempt_records(
     changes: Sequence[ConditionChange], queued_since: float, collected_at: float, accelerators: int
 ) -> Iterator[AttemptRecord]:
-    """Waiting for quota is waiting for capacity; then come the checks, and then the pods."""
+    """Waiting for quota is waiting for capacity; admission checks and pods follow."""
     reserved: float | None = None
     admitted: float | None = None
     ready: float | None = None
@@ -127,7 +127,7 @@ def _attempt_records(
                 outcome, category = "failed", "unknown"
             else:
                 outcome, category = "completed", "unknown"
-            yield make_record(at, outcome, category, f"Kueue says {condition}: {reason}")
+            yield make_record(at, outcome, category, f"Kueue condition {condition}: {reason}")
             reserved = admitted = ready = None
             queued_since = at
     if admitted is not None:

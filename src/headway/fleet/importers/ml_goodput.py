@@ -1,9 +1,9 @@
-"""ml-goodput-measurement's log: its entries as JSON lines, or as `gcloud logging read` gives them.
+"""Import logs of ml-goodput-measurement: JSON lines, or the output of `gcloud logging read`.
 
     gcloud logging read 'jsonPayload.job_name="JOB"' --format json --order asc > goodput.json
 
-It writes when a step starts, not when it ends: the last step of a life is as long as the median
-one, or ends where the job did. It does not say how many accelerators there were.
+The log contains starts of steps, not their ends: the last step of an attempt is as long as the
+median one, or ends with the job. It does not contain the number of accelerators.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ BEGINS, ENDS = "job_start_time", "job_end_time"
 
 
 def detect(source: Source) -> bool:
-    """An entry with a job's name and one of its times."""
+    """Whether its first entry has a job name and a time of this library."""
     first = next(_entries(source), {}) if '"job_name"' in source.text else {}
     times = (BEGINS, "step_start_time", *(f"{name}_start_time" for name in STAGES))
     return "job_name" in first and any(name in first for name in times)
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each job; each start of it is a life."""
+    """Yield a run per job; each job start begins an attempt."""
     jobs: dict[str, list[Entry]] = defaultdict(list)
     for source in sources:
         for entry in _entries(source):
             if "job_name" in entry and any(name.endswith("_time") for name in entry):
                 jobs[str(entry["job_name"])].append(entry)
     for job, entries in jobs.items():
-        entries.sort(key=_time)  # stable: what happens at once stays in order
+        entries.sort(key=_time)  # stable: simultaneous entries keep their order
         starts = [index for index, entry in enumerate(entries) if BEGINS in entry] or [0]
         parts = [entries[a:b] for a, b in pairwise([*starts, len(entries)])]
         yield RunRecord(
@@ -98,7 +98,7 @@ def _attempt_record(entries: Sequence[Entry], *, last: bool) -> AttemptRecord:
         outcome=outcome,
         accelerators=1,
         spans=tuple(spans),
-        evidence="the job was started again",
+        evidence="the job was restarted",
     )
 
 

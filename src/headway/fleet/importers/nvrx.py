@@ -1,7 +1,7 @@
-"""NVIDIA's resiliency extension: the files `cycle_info.JOB.ATTEMPT.CYCLE` of its launcher.
+"""Import `cycle_info.JOB.ATTEMPT.CYCLE` files of the launcher of NVIDIA's resiliency extension.
 
-Each cycle, from one rendezvous to the next, is a life. The files do not say how many accelerators
-a node has, so a node counts as one, and they do not say why a cycle ended.
+Each cycle, from one rendezvous to the next, is an attempt. The files contain neither the number of
+accelerators of a node, so a node counts as one, nor the reason why a cycle ended.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ FIELDS = {"job_id", "attempt_index", "cycle_number", "cycle_start_time", "active
 
 
 def detect(source: Source) -> bool:
-    """One object with the fields of NVRxCycleInfo."""
+    """Whether its first object has the fields of NVRxCycleInfo."""
     return '"cycle_number"' in source.text and next(source.objects(), {}).keys() >= FIELDS
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each job; its cycles, over all attempts of the scheduler, are its lives."""
+    """Yield a run per job; its cycles over all scheduler attempts are its attempts."""
     jobs: dict[str, dict[tuple[int, int], tuple[Mapping[str, Any], float]]] = defaultdict(dict)
     for source in sources:
         for cycle in source.objects():
             if not cycle.keys() >= FIELDS:
                 raise UsageError(
-                    f"{source.name} is no cycle of NVRx: it lacks {FIELDS - cycle.keys()}",
+                    f"{source.name} is not a cycle of NVRx: {FIELDS - cycle.keys()} is missing",
                     code="record-invalid",
                     reader="nvrx",
                 )

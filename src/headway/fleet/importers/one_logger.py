@@ -1,7 +1,7 @@
-"""nv-one-logger's JSON lines, as its FileExporter writes them; a file is a life.
+"""Import JSON lines of nv-one-logger, as its FileExporter writes them; a file is an attempt.
 
-Iterations have no record of their own there: what is in the training loop, and neither a save nor
-a validation, is training.
+There are no records of single steps: time in the training loop that is neither a save nor a
+validation counts as training.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SPAN_BUCKETS = {
 
 
 def detect(source: Source) -> bool:
-    """Its first line is the start of a span with a time in milliseconds."""
+    """Whether its first line is the start of a span with a time in milliseconds."""
     first = next(source.objects(), {}) if source.text.startswith("{") else {}
     return {"type", "id", "name", "start_event", "count", "pid"} <= first.keys()
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each session tag; its files, one after the other, are its lives."""
+    """Yield a run per session tag; its files, in order of time, are its attempts."""
     sessions: dict[str, list[tuple[AttemptRecord, float]]] = defaultdict(list)
     for source in sources:
         session, attempt = _attempt_record(source)
@@ -77,7 +77,7 @@ def _attempt_record(source: Source) -> tuple[str, AttemptRecord]:
             if name in SPAN_BUCKETS:
                 spans.append(Span(start, stop, SPAN_BUCKETS[name]))
     if not times:
-        raise UsageError(f"{source.name} has no span of nv-one-logger", code="record-empty")
+        raise UsageError(f"no span of nv-one-logger in {source.name}", code="record-empty")
     end = max(times)
     spans += [
         Span(at, end, SPAN_BUCKETS[name]) for name, at in starts.values() if name in SPAN_BUCKETS

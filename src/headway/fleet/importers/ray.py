@@ -1,11 +1,11 @@
-"""Ray's state: `ray list jobs --detail --format json`, with the tasks beside it where they are.
+"""Import Ray's state: the output of `ray list jobs`, optionally with `ray list tasks`.
 
     TZ=UTC ray list jobs --detail --format json > jobs.json
     TZ=UTC ray list tasks --detail --format json --limit 10000 > tasks.json
 
-Tasks tell which accelerators a job had, and how long its actors waited for a node and a process.
-Actors of one placement group, or that live at the same time, are one attempt; a group that follows
-when they are gone is the next one.
+Tasks show which accelerators a job had, and how long its actors waited for a node and a process.
+Actors of one placement group, or actors that run at the same time, are one attempt; a group that
+starts after they have ended is the next attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway.ledger.model import Outcome
 
 Object = Mapping[str, Any]
 ENDED: dict[str, Outcome] = {"SUCCEEDED": "completed", "FAILED": "failed", "STOPPED": "stopped"}
-TOGETHER_S = 60.0  # actors of no placement group are asked for so soon after each other
+TOGETHER_S = 60.0  # actors without a placement group are requested within this time of each other
 ERROR_CATEGORIES = {
     "OUT_OF_MEMORY": "host_oom",
     "NODE_DIED": "node_failure",
@@ -32,7 +32,7 @@ ERROR_CATEGORIES = {
 
 
 def detect(source: Source) -> bool:
-    """A list of jobs, or of tasks."""
+    """Whether it is a list of jobs or of tasks."""
     first = next(source.objects(), {}) if source.text.lstrip()[:1] in "[{" else {}
     return {"entrypoint", "submission_id"} <= first.keys() or {
         "task_id",
@@ -41,7 +41,7 @@ def detect(source: Source) -> bool:
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each job that has started."""
+    """Yield a run per job that has started."""
     jobs: list[tuple[Object, float]] = []
     tasks: dict[str, list[Object]] = defaultdict(list)
     for source in sources:
@@ -52,7 +52,8 @@ def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
                 tasks[item["job_id"]].append(item)
     if not jobs:
         raise UsageError(
-            f"{source_names(sources)}: no jobs in it; add `ray list jobs --detail --format json`",
+            f"no jobs in {source_names(sources)}; "
+            "add the output of `ray list jobs --detail --format json`",
             code="record-empty",
         )
     for job, collected_at in jobs:
@@ -78,17 +79,17 @@ def _words(text: str) -> list[str]:
 
 
 class _Group(NamedTuple):
-    """Actors with accelerators that were asked for together."""
+    """Actors with accelerators that were requested together."""
 
     actors: list[Object]
     begin: float
-    end: float  # the last that is known of any of them
+    end: float  # last known time of any of them
 
 
 def _attempt_records(
     job: Object, tasks: Sequence[Object], collected_at: float
 ) -> Iterator[AttemptRecord]:
-    """Each attempt ends when its last actor is gone, or the next one begins."""
+    """An attempt ends when its last actor has ended, or when the next attempt begins."""
     start = job["start_time"] / 1000
     outcome = ENDED.get(job["status"], "running")
     end = (job.get("end_time") or 0) / 1000 if outcome != "running" else collected_at
@@ -111,8 +112,8 @@ def _attempt_records(
 
 
 def _attempts(tasks: Sequence[Object]) -> list[list[_Group]]:
-    """Groups of actors that live at the same time; at least one attempt, perhaps of none."""
-    last_seen: dict[str, float] = {}  # the last that is known of each actor
+    """Groups of actors that run at the same time; at least one attempt, possibly without actors."""
+    last_seen: dict[str, float] = {}  # last known time of each actor
     for task in tasks:
         name = str(task.get("actor_id") or task["task_id"])
         last_seen[name] = max(last_seen.get(name, 0.0), _end(task))
@@ -122,7 +123,7 @@ def _attempts(tasks: Sequence[Object]) -> list[list[_Group]]:
             begin = _at(task, "PENDING_NODE_ASSIGNMENT") or 0.0
             end = last_seen[str(task.get("actor_id") or task["task_id"])]
             if not task.get("placement_group_id") and end <= _end(task):
-                end += TOGETHER_S  # nothing tells when it was gone
+                end += TOGETHER_S  # the end of the actor is unknown
             name = str(task.get("placement_group_id") or task["task_id"])
             old = groups.get(name, _Group([], begin, end))
             groups[name] = _Group([*old.actors, task], min(old.begin, begin), max(old.end, end))
@@ -136,7 +137,7 @@ def _attempts(tasks: Sequence[Object]) -> list[list[_Group]]:
 
 
 def _at_once(groups: Sequence[_Group]) -> int:
-    """The most accelerators that they had at any time."""
+    """The maximum number of accelerators at any time."""
     return max(
         (
             round(
@@ -154,7 +155,9 @@ def _at_once(groups: Sequence[_Group]) -> int:
 
 
 def _errors(tasks: Sequence[Object], attempts: Sequence[Sequence[_Group]]) -> dict[int, str]:
-    """The category of the first known error of each attempt; of no actor, it is the last one's."""
+    """The category of the first known error of each attempt; errors outside actors belong to the
+    last.
+    """
     attempt_of = {
         actor.get(key): number
         for number, groups in enumerate(attempts)
@@ -173,7 +176,7 @@ def _errors(tasks: Sequence[Object], attempts: Sequence[Sequence[_Group]]) -> di
 
 
 def _waits(actors: Sequence[Object]) -> Iterator[Span]:
-    """The gang waits for its last actor: first for a node, then for a process on it."""
+    """The gang waits for its last actor: for a node, then for a process on it."""
     requested = [
         at for actor in actors if (at := _at(actor, "PENDING_NODE_ASSIGNMENT")) is not None
     ]
@@ -186,7 +189,7 @@ def _waits(actors: Sequence[Object]) -> Iterator[Span]:
 
 
 def _end(task: Object) -> float:
-    """The last that is known of it."""
+    """The last known time of a task."""
     times = [_seconds(event["created_ms"]) for event in task.get("events") or ()]
     end_time = task.get("end_time_ms")
     return max([*times, *([_seconds(end_time)] if end_time else [])], default=0.0)
@@ -200,5 +203,5 @@ def _at(task: Object, state: str) -> float | None:
 
 
 def _seconds(at: Any) -> float:
-    """The command writes times as texts, the API in milliseconds."""
+    """The CLI writes times as ISO 8601, the API in milliseconds."""
     return parse_iso8601(at) if isinstance(at, str) else float(at) / 1000

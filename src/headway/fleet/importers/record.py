@@ -14,16 +14,16 @@ from headway.ledger.segments import Segment
 from headway.taxonomy import OWNERS, START_STAGES
 from headway.units import NS
 
-LATEST = 4_102_444_800.0  # the year 2100
-LONGEST = 3 * 366 * 86400.0  # seconds of a run; each day of it is a file
+LATEST = 4_102_444_800.0  # year 2100
+LONGEST = 3 * 366 * 86400.0  # seconds of a run; each day is a file in the store
 MOST_ACCELERATORS = 1_000_000
-# Hours of a run times its accelerators: beyond that there are no rows for each of them.
+# Hours of a run times its accelerators; above this, no rows per rank are written.
 MOST_HOURS = 2_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch whose use is known: a stage of the start, or a leaf. Seconds since the epoch."""
+    """A time span with a known start stage or bucket, in seconds since the epoch."""
 
     start: float
     end: float
@@ -33,27 +33,27 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt, as another tool saw it. What no span covers is unknown."""
+    """One attempt as recorded by another tool. Time without a span is unknown."""
 
-    start: float  # when it had its machines
-    end: float  # or up to when it is known
+    start: float  # when its machines were allocated
+    end: float  # or the time up to which it is known
     outcome: Outcome
     accelerators: int
     spans: tuple[Span, ...] = ()
     hosts: tuple[str, ...] = ()
-    queued: float | None = None  # seconds that it waited for capacity
-    category: str = "unknown"  # of its failure, where its outcome is one
+    queued: float | None = None  # seconds of waiting for capacity
+    category: str = "unknown"  # of the failure, if the outcome is one
     evidence: str = ""
 
     @property
     def steps(self) -> list[Span]:
-        """Its steps."""
+        """The spans of steps."""
         return [span for span in self.spans if span.step is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run. `key` is the same whenever it is read, and another one for any other run."""
+    """One run. `key` is the same at every import, and unique among runs."""
 
     key: str
     run: str
@@ -65,11 +65,13 @@ class RunRecord:
     exit_code: int | None = None
 
     def check(self) -> None:
-        """ValueError, or TypeError, for what no run can be: an account of it might never end."""
+        """Raise ValueError or TypeError for an implausible run, whose ledger might never be
+        complete.
+        """
         texts = [self.key, self.run, self.job or "", self.user or "", *self.command]
         texts += [part for label in self.labels.items() for part in label]
         texts += [text for attempt in self.attempts for text in (attempt.evidence, *attempt.hosts)]
-        "".join(texts).encode()  # all of them are texts that can be written
+        "".join(texts).encode()  # raises if a text contains invalid Unicode
         times = [at for attempt in self.attempts for at in (attempt.start, attempt.end)]
         times += [
             at
@@ -88,11 +90,13 @@ class RunRecord:
         numbers = [span.step for attempt in self.attempts for span in attempt.steps]
         numbers += [self.exit_code] if self.exit_code is not None else []
         if not all(type(number) is int and abs(number) < 1 << 62 for number in numbers):
-            raise ValueError(f"the run {self.run!r:.80} has a step or exit code that is no number")
+            raise ValueError(
+                f"the run {self.run!r:.80} has a step or exit code that is not a valid integer"
+            )
 
 
 def build_ledger(record: RunRecord) -> Ledger:
-    """The balanced account of a run that has lived at all."""
+    """The balanced ledger of a run with at least one attempt."""
     attempts = record.attempts
     zero = min(attempts[0].start, *(span.start for span in attempts[0].spans), attempts[0].end)
     wall = _ns(attempts[-1].end, zero)
@@ -137,7 +141,7 @@ def _ns(seconds: float, zero: float) -> int:
 
 
 def _segments(attempts: Sequence[AttemptRecord], zero: float) -> list[Segment]:
-    """Lives one after the other. What lies before a later one is downtime, unless it is known."""
+    """Attempts in order. Unknown time before a later attempt is downtime."""
     background: list[Segment] = []
     known: list[Segment] = []
     at = 0
@@ -159,7 +163,7 @@ def _segments(attempts: Sequence[AttemptRecord], zero: float) -> list[Segment]:
 
 
 def _bucket(span: Span, index: int, resumed_at: int | None) -> str:
-    """A step that a later life makes again was lost."""
+    """A step that a later attempt repeats is lost training."""
     if span.step is not None and resumed_at is not None and span.step >= resumed_at:
         return LOST
     if span.stage in START_STAGES:
@@ -196,7 +200,7 @@ def _failure(index: int, attempt: AttemptRecord, zero: float) -> Failure:
 
 
 def _recovery_times(attempts: Sequence[AttemptRecord]) -> tuple[int, ...]:
-    """From the last step before an interruption to the first one after it, where both are known."""
+    """From the last step before an interruption to the first one after it, if both are known."""
     trained = [index for index, attempt in enumerate(attempts) if attempt.steps]
     times = []
     for index in range(max(trained, default=0)):
@@ -210,7 +214,7 @@ def _recovery_times(attempts: Sequence[AttemptRecord]) -> tuple[int, ...]:
 def _ranks(
     attempts: Sequence[AttemptRecord], segments: Sequence[Segment]
 ) -> tuple[RankLedger, ...]:
-    """Accelerators by host, where each host has as many; each shares the account of the run."""
+    """Ranks by host, if all hosts have the same number; each rank has the segments of the run."""
     largest = max(attempt.accelerators for attempt in attempts)
     if largest * (attempts[-1].end - attempts[0].start) / 3600 > MOST_HOURS:
         return ()

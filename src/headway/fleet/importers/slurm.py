@@ -1,7 +1,7 @@
-"""Slurm's accounting: `sacct -D --json`, or `sacct -D --parsable2 --format=...` with a head line.
+"""Import Slurm accounting: `sacct -D --json`, or `sacct -D --parsable2 --format=...` with a header.
 
-Without `-D` a preempted or requeued attempt is gone, and Submit is that of the last one. Times
-without a zone, as `--parsable2` has them, are taken as UTC: set TZ=UTC for sacct.
+Without `-D` preempted and requeued attempts are missing, and Submit is that of the last one. Times
+without a zone, as `--parsable2` writes them, are read as UTC: set TZ=UTC for sacct.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SACCT_COMMAND = (
     "TZ=UTC sacct -D --parsable2 -o JobID,JobName,User,Account,Cluster,State,ExitCode,"
     "Submit,Eligible,Start,End,Reason,AllocTRES,NodeList"
 )
-# Why a job waited; sacct keeps the last reason that was neither Priority nor Resources.
+# Reasons of waiting for capacity; sacct keeps the last reason other than Priority and Resources.
 CAPACITY = re.compile(
     r"None|Priority|Resources|QOS.*|Assoc.*|Max.*|.*Limit|Licenses|Reservation|BeginTime|Dependency"
 )
@@ -39,7 +39,7 @@ STATES: dict[str, tuple[Outcome, str]] = {
     "FAILED": ("failed", "unknown"),
     "REQUEUED": ("failed", "unknown"),
 }
-# Of a job that is not over; any other state is an end.
+# States of unfinished jobs; any other state is final.
 ACTIVE_STATES = (
     *("PENDING", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "RUNNING", "SUSPENDED", "STOPPED"),
     *("RESIZING", "SIGNALING", "COMPLETING", "STAGE_OUT"),
@@ -47,7 +47,7 @@ ACTIVE_STATES = (
 
 
 class JobRow(NamedTuple):
-    """One attempt of a job, or the start of a step of it."""
+    """One attempt of a job."""
 
     job: str
     cluster: str
@@ -67,7 +67,7 @@ class JobRow(NamedTuple):
 
 
 def detect(source: Source) -> bool:
-    """A head line of sacct, or the JSON of its plugin."""
+    """Whether it has the header of sacct, or is the JSON output of Slurm."""
     head = source.text[:4000]
     first = head.partition("\n")[0].split("|")
     return {"JobID", "State", "Submit"} <= set(first) or (
@@ -78,7 +78,7 @@ def detect(source: Source) -> bool:
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each job with accelerators that ran at all; requeued attempts are its lives."""
+    """Yield a run per started job with accelerators; requeued attempts belong to the same run."""
     jobs: dict[tuple[str, str], dict[float | None, tuple[JobRow, float]]] = {}
     for source in sources:
         rows_ = _json(source) if source.text.lstrip().startswith("{") else _psv(source)
@@ -109,11 +109,12 @@ def _attempt_record(row: JobRow, collected_at: float, index: int) -> AttemptReco
     wait = max(start - row.eligible, 0.0) if row.eligible is not None else None
     is_capacity = wait is not None and CAPACITY.fullmatch(row.reason or "None") is not None
     spans = []
-    if index and row.submit is not None and row.eligible is not None:  # held before it may start
+    # held before it becomes eligible
+    if index and row.submit is not None and row.eligible is not None:
         spans.append(Span(row.submit, min(row.eligible, start), "scheduling"))
     if wait and row.eligible is not None and not is_capacity:
         spans.append(Span(row.eligible, start, "scheduling"))
-    if row.steps:  # the prolog, and nodes that are booted for it
+    if row.steps:  # prolog, and booting of nodes
         spans.append(Span(start, min(row.steps), "hardware_setup"))
     return AttemptRecord(
         start=start,
@@ -124,12 +125,12 @@ def _attempt_record(row: JobRow, collected_at: float, index: int) -> AttemptReco
         hosts=tuple(slurm.expand_hosts(row.nodes)),
         queued=(wait if is_capacity else 0.0) if wait is not None else None,
         category=category or "unknown",
-        evidence=f"Slurm says {row.state}",
+        evidence=f"Slurm state {row.state}",
     )
 
 
 def _outcome(row: JobRow) -> tuple[Outcome, str]:
-    """A state that is not known here, such as one of a newer Slurm, is a failure if it is over."""
+    """An unknown final state, such as one of a newer Slurm, is a failure."""
     state = row.state.partition(" ")[0]
     if state in STATES:
         return STATES[state]
@@ -142,7 +143,7 @@ def _psv(source: Source) -> Iterator[JobRow]:
     missing = [name for name in REQUIRED_COLUMNS if not rows or name not in rows[0]]
     if missing:
         raise UsageError(
-            f"{source.name} has no column {', '.join(missing)}; write it by `{SACCT_COMMAND}`",
+            f"{source.name} has no column {', '.join(missing)}; create it with `{SACCT_COMMAND}`",
             code="record-column-missing",
             columns=missing,
         )
@@ -180,7 +181,7 @@ def _psv(source: Source) -> Iterator[JobRow]:
 
 
 def _parse_time(text: str) -> float | None:
-    """`Unknown` and `None` stand where nothing has happened yet."""
+    """`Unknown` and `None` mean that the event has not happened yet."""
     if text in ("", "Unknown", "None", "N/A"):
         return None
     return parse_iso8601(text)
@@ -197,7 +198,7 @@ def _json(source: Source) -> Iterator[JobRow]:
     documents = [document for document in source.objects() if "jobs" in document]
     if not documents:
         raise UsageError(
-            f"{source.name} is not whole: it has no list of jobs", code="record-incomplete"
+            f"{source.name} is incomplete: it has no list of jobs", code="record-incomplete"
         )
     for document in documents:
         yield from map(_job, document["jobs"])

@@ -12,14 +12,14 @@ from headway.errors import UsageError
 
 
 class Source(NamedTuple):
-    """One file: `taken` is when it was written, in seconds since the epoch."""
+    """One file; `collected_at` is its modification time in seconds since the epoch."""
 
     name: str
     text: str
     collected_at: float
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """Every JSON object: of one document, of several, or of lines; a torn one is left out."""
+        """All JSON objects of documents or of JSON lines; incomplete ones are skipped."""
         decoder, at = json.JSONDecoder(), self.text.find("{")
         while at >= 0:
             try:
@@ -34,13 +34,13 @@ class Source(NamedTuple):
 
 
 def source_names(sources: Sequence[Source]) -> str:
-    """The names of some files, for a sentence about them."""
+    """The names of files for messages."""
     more = f" and {len(sources) - 3} more" if len(sources) > 3 else ""
     return ", ".join(source.name for source in sources[:3]) + more
 
 
 def read_source(path: Path) -> Source:
-    """A file from the disk; UsageError where that is not possible."""
+    """Read a file; UsageError if that fails."""
     try:
         return Source(path.name, path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError) as error:
@@ -48,7 +48,7 @@ def read_source(path: Path) -> Source:
 
 
 def parse_iso8601(text: str) -> float:
-    """A time as ISO 8601 has it, in seconds since the epoch; one without a zone is UTC."""
+    """Parse ISO 8601 to seconds since the epoch; a time without a zone is UTC."""
     seconds, dot, tail = text.strip().replace("Z", "+00:00").partition(".")
     digits = len(tail) - len(tail.lstrip("0123456789"))
     fraction = f".{tail[:digits][:6]:0<6}{tail[digits:]}" if dot else ""

@@ -1,7 +1,7 @@
-"""torchelastic's events: `torchrun --event-log-handler console`, in a log with a time on each line.
+"""Import torchelastic events: `torchrun --event-log-handler console`, in a log with timestamps.
 
-torchrun writes an event without its time, so the log must have it in front of each line, as
-`kubectl logs --timestamps` and most collectors write it; a handler that fills in `timestamp` does.
+torchrun writes events without times, so each line of the log must begin with one, as with
+`kubectl logs --timestamps` and most log collectors. A handler that sets `timestamp` works too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDED: dict[str, Outcome] = {"SUCCEEDED": "completed", "FAILED": "failed"}
 
 
 class AgentEvent(NamedTuple):
-    """One event of an agent."""
+    """An event of a torchelastic agent."""
 
     at: float
     state: str
@@ -29,12 +29,12 @@ class AgentEvent(NamedTuple):
 
 
 def detect(source: Source) -> bool:
-    """A line of it is an event."""
+    """Whether a line contains an event."""
     return MARK in source.text
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run for each run id; each restart of its workers is a life of it."""
+    """Yield a run per run ID; each restart of the workers is an attempt."""
     runs: dict[str, list[AgentEvent]] = defaultdict(list)
     for source in sources:
         for event in _events(source):
@@ -64,7 +64,7 @@ def _events(source: Source) -> Iterator[AgentEvent]:
         try:
             content = json.loads(brace + rest)
         except ValueError:
-            continue  # torn
+            continue  # truncated line
         metadata = content["metadata"]
         yield AgentEvent(_time(source, before, content), str(metadata["state"]), metadata)
 
@@ -76,8 +76,8 @@ def _time(source: Source, before: str, content: dict[str, Any]) -> float:
         return parse_iso8601(before.split()[0])
     except (IndexError, ValueError):
         raise UsageError(
-            f"{source.name} has events without a time, as torchrun writes them; "
-            "take a log with a time in front of each line, such as `kubectl logs --timestamps`",
+            f"{source.name} has events without times, which torchrun does not write; "
+            "use a log with a time at the start of each line, such as `kubectl logs --timestamps`",
             code="record-without-times",
         ) from None
 
@@ -85,7 +85,7 @@ def _time(source: Source, before: str, content: dict[str, Any]) -> float:
 def _attempt_record(
     events: Sequence[AgentEvent], after: Sequence[AgentEvent] | None
 ) -> AttemptRecord:
-    """An agent that starts its workers again has seen one of them die."""
+    """An agent restarts its workers after one of them has failed."""
     spans = [
         Span(event.at - float(event.fields["duration_ms"]) / 1000, event.at, "launcher_init")
         for event in events
@@ -107,5 +107,5 @@ def _attempt_record(
         accelerators=len({event.fields["global_rank"] for event in started}),
         spans=tuple(spans),
         hosts=tuple(dict.fromkeys(str(event.fields["hostname"]) for event in started)),
-        evidence=errors[0] if errors else "torchelastic started the workers again",
+        evidence=errors[0] if errors else "torchelastic restarted the workers",
     )

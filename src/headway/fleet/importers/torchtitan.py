@@ -1,6 +1,6 @@
-"""torchtitan's structured logs: `outputs/structured_logs/*.jsonl`, all files of a run together.
+"""Import torchtitan's structured logs: `outputs/structured_logs/*.jsonl`, all files of a run.
 
-Each process of each attempt has a file. The lowest rank that is there stands for the run.
+Each process of each attempt has a file. The lowest rank with a file represents the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway.fleet.importers.source import Source, source_names
 from headway.ledger.buckets import EFFECTIVE
 from headway.ledger.model import Outcome
 
-# Its spans, and what the time in them is. `step` is training, but for what is nested in it.
+# Buckets of its spans. A `step` is training except for the spans nested in it.
 SPAN_BUCKETS = {
     "torch_distributed_init": "process_group_init",
     "model_parallelism_init": "train_module_creation",
@@ -28,7 +28,7 @@ SPAN_BUCKETS = {
 
 
 class RankLog(NamedTuple):
-    """What one process has written."""
+    """The log of one process."""
 
     rank: int
     source: str
@@ -40,16 +40,16 @@ class RankLog(NamedTuple):
 
 
 def detect(source: Source) -> bool:
-    """Its first line has the fields of torchtitan's formatter."""
+    """Whether its first line has the fields of torchtitan's formatter."""
     first = next(source.objects(), {}) if source.text.startswith("{") else {}
     return {"log_type_name", "time_us", "seq_id", "rank"} <= first.keys()
 
 
 def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
-    """One run out of all files: files of one rank follow each other, and are its lives."""
+    """Yield one run: the files of one rank, in order of time, are its attempts."""
     logs = [log for source in sources if (log := _log(source)) is not None]
     if not logs:
-        raise UsageError(f"{source_names(sources)}: no event of torchtitan", code="record-empty")
+        raise UsageError(f"no event of torchtitan in {source_names(sources)}", code="record-empty")
     by_rank: dict[int, list[RankLog]] = defaultdict(list)
     for log in sorted(logs, key=lambda log: log.begin):
         by_rank[log.rank].append(log)
@@ -100,12 +100,12 @@ def _attempt_record(log: RankLog, rank_logs: Sequence[RankLog], last: bool) -> A
                 rank_log.host for rank_log in sorted(rank_logs, key=lambda rank_log: rank_log.rank)
             )
         ),
-        evidence=error or "its log ends, and a later one begins",
+        evidence=error or "its log ends and a later one begins",
     )
 
 
 def _spans(log: RankLog) -> tuple[list[Span], bool, str]:
-    """An end belongs to the last start of its name and task; what never ends lasts to the end."""
+    """An end closes the last start with the same name and task; open spans last until the end."""
     open_: dict[tuple[str, Any], list[tuple[float, int | None]]] = defaultdict(list)
     spans: list[Span] = []
     error = ""

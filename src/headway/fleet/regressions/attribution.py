@@ -29,19 +29,19 @@ Values = NDArray[Any]  # floats, or exact fractions as objects
 
 @dataclass(frozen=True)
 class Decomposition:
-    """What each cell adds to the change: a row per cell, a column per bucket."""
+    """The contribution of each cell to the change: a row per cell, a column per bucket."""
 
     mix: Values
     within: Values
 
     @property
     def total(self) -> Values:
-        """The change of each column; the sum of all parts."""
+        """The change of each column, which is the sum of all contributions."""
         return np.asarray(self.mix.sum(axis=0) + self.within.sum(axis=0))
 
 
 def decompose(weight0: Values, sum0: Values, weight1: Values, sum1: Values) -> Decomposition:
-    """The parts of the change of the mean, from the weights and weighted sums of each cell.
+    """Decompose the change of a weighted mean, given the weights and weighted sums of each cell.
 
     Weights have a row per cell; sums have a row per cell and a column per bucket.
     """
@@ -76,28 +76,28 @@ def _means(sums: Values, weight: Values) -> Values:
 
 
 DAYS = 86400.0
-NEAR = 7 * DAYS  # on either side of the break
-BLUR = 1 * DAYS  # the break may lie so much earlier or later: jobs that near do not count
-UNUSUAL = 0.25  # of the weight, more than at other moments
+NEAR = 7 * DAYS  # on either side of the change point
+BLUR = 1 * DAYS  # uncertainty of the change point: jobs within it do not count
+UNUSUAL = 0.25  # minimum share of the weight that shifts, beyond what is usual
 PLACEBOS = 24
 
 
 @dataclass(frozen=True)
 class FieldShift:
-    """A field, its most common value before and after, and how much of the weight moved."""
+    """A field with its most common values before and after, and the shifted share of the weight."""
 
     field: str
     before: str
     after: str
-    moved: float  # share of the weight that has another value after the break: 0 to 1
+    moved: float  # share of the weight whose value differs after the change point, 0 to 1
     usual: float  # the same at other moments
-    explains: float | None  # share of the bucket's change that goes with the field
+    explains: float | None  # share of the bucket's change that the field explains
 
 
 def field_shifts(
     fields: dict[str, NDArray[Any]], start: Floats, weights: Floats, points: Floats, at: float
 ) -> list[FieldShift]:
-    """The fields that changed at `at`, the one that moved most first; `points`: of the bucket."""
+    """Fields that shifted at `at`, the largest shift first; `points` are those of the bucket."""
     shifts = []
     for name, values in fields.items():
         labels, codes = np.unique(values.astype(str), return_inverse=True)
@@ -139,7 +139,7 @@ def _field_shift(
 def _sides(
     codes: Ints, count: int, start: Floats, weights: Floats, at: float
 ) -> tuple[Floats, Floats] | None:
-    """The share of each value among the jobs near `at`, before and after it."""
+    """The weight shares of the values near `at`, before and after it."""
     blur = _blur(start, at)
     before = (start >= at - NEAR) & (start < at - blur)
     after = (start >= at + blur) & (start < at + NEAR)
@@ -150,12 +150,12 @@ def _sides(
 
 
 def _blur(start: Floats, at: float) -> float:
-    """Less of it where little is known after the break."""
+    """The uncertainty of the change point; less if there is little data after it."""
     return min(BLUR, max(0.0, float(start.max()) - at) / 2)
 
 
 def _placebos(codes: Ints, count: int, start: Floats, weights: Floats, at: float) -> list[float]:
-    """How much of the weight moved at other moments, none of them near the break."""
+    """The shifted shares of the weight at other moments, all far from the change point."""
     moments = np.linspace(start.min() + NEAR, start.max() - NEAR, PLACEBOS)
     far = moments[np.abs(moments - at) > NEAR]
     sides = (_sides(codes, count, start, weights, moment) for moment in far)
@@ -173,5 +173,5 @@ def _explained_share(
         *by_cell(codes[after], count, weights[after], value[after]),
     )
     total = float(parts.total[0])
-    # Noise can make the mix part larger than the change, or turn it round.
+    # Noise can make the mix part larger than the change, or reverse its sign.
     return min(1.0, max(0.0, float(parts.mix[:, 0].sum()) / total)) if total else None

@@ -25,7 +25,7 @@ CELLS = 9
 
 @dataclass(frozen=True)
 class Deviations:
-    """What each slot adds to the distance between the distributions: slots x channels x cells."""
+    """Contributions of the slots to the distance of the distributions: slots x channels x cells."""
 
     parts: Singles
     weights: Floats  # of each slot
@@ -45,22 +45,22 @@ class Deviations:
         return cls(parts, per_slot)
 
     def distances(self, min_slots: int) -> Floats:
-        """The statistic of each channel at each split of the slots as they are.
+        """The statistic of each channel at each split, for the slots in their actual order.
 
-        Row i is the split before slot `least + i`; `least` slots at least lie on either side.
+        Row i is the split before slot `min_slots + i`; each side has at least `min_slots` slots.
         """
         order = np.arange(self.weights.size)[None]
         return np.array([row[0] for row in self._walk(order, min_slots)])
 
     def peaks(self, orders: Ints, min_slots: int) -> Floats:
-        """The best of each channel over all splits, for each of many orders of the slots."""
+        """The maximum of each channel over all splits, for each of many orders of the slots."""
         best = np.zeros((len(orders), self.parts.shape[1]), dtype=np.float32)
         for row in self._walk(orders, min_slots):
             np.maximum(best, row, out=best)
         return best.astype(np.float64)
 
     def _walk(self, orders: Ints, min_slots: int) -> Iterator[Singles]:
-        """Slot by slot, through all orders at once: orders x channels at each split."""
+        """The statistics at each split (orders x channels), for all orders at once."""
         slots, channels, cells = self.parts.shape
         rows = self.parts.reshape(slots, channels * cells)
         before = np.cumsum(self.weights[orders], axis=1)
@@ -77,8 +77,8 @@ class Deviations:
 
 
 def _cells(values: Floats, weights: Floats) -> tuple[Ints, Floats]:
-    """The cell of each value, and how far each cell's mean is from the next one's."""
-    # Equal values share a cell, or their order in time would be taken for a difference.
+    """The cell of each value, and the distances between the means of adjacent cells."""
+    # Equal values share a cell: otherwise their order in time would look like a difference.
     levels, level = np.unique(values, return_inverse=True)
     weight_of_level = np.bincount(level, weights, levels.size)
     middle = np.cumsum(weight_of_level) - weight_of_level / 2
@@ -90,29 +90,29 @@ def _cells(values: Floats, weights: Floats) -> tuple[Ints, Floats]:
     return cells, np.maximum(np.diff(means), 0.0)
 
 
-SHUFFLES = 1999  # shuffles
+SHUFFLES = 1999
 EARLY_STOPS = (
     (99, 0.1),
     (499, 0.03),
-)  # after so many, go on only if the p-value is as small as this
-BATCH = 200  # shuffles, so that what is worked on stays in the processor's cache
+)  # after so many shuffles, continue only if the p-value is at most this
+BATCH = 200  # shuffles per batch, so that the data fits into the processor's cache
 TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class Split:
-    """The best split: before slot `at`, seen best in `channel`; how likely by chance."""
+    """The best split, before slot `at`; it is largest in `channel`, and `p` is its p-value."""
 
     at: int
     channel: int
     p: float
-    scores: Floats  # by channel: how many standard deviations above its own shuffles
+    scores: Floats  # by channel: standard deviations above the shuffled maxima
 
 
 def best_split(
     deviations: Deviations, min_slots: int, seed: int, shuffles: int = SHUFFLES
 ) -> Split | None:
-    """The split that stands out most, or None if the series is too short for one."""
+    """The best split, or None if the series is too short."""
     slots = deviations.weights.size
     if slots < 2 * min_slots or deviations.weights.sum() <= 0:
         return None
@@ -141,7 +141,7 @@ def _shuffled_peaks(
 
 
 def _judge(peaks: Floats) -> tuple[float, Floats]:
-    """The p-value of the first row among all, the first included, and its scores."""
+    """The p-value of the first row among all rows, itself included, and its scores."""
     table = np.log(peaks + TINY)
     spread = table.std(axis=0)
     scores = np.divide(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-DURATION_BINS = 8  # classes of wall time, of equal weight
-MAX_WEIGHT_SHARE = 0.005  # of a slice's weight: what one job may count for in a test
-MIN_SPREAD = 0.05  # of the mean spread of all classes
+DURATION_BINS = 8  # bins of wall time, of equal weight
+MAX_WEIGHT_SHARE = 0.005  # maximum weight of one job in a test, as a share of its slice
+MIN_SPREAD = 0.05  # as a share of the mean spread of all cohorts
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Series:
 
     @property
     def points(self) -> Floats:
-        """Each job's share of wall time by bucket, in points."""
+        """Share of wall time of each job by bucket, in points."""
         wall = self.wall[:, None]
         return np.divide(100 * self.seconds, wall, out=np.zeros_like(self.seconds), where=wall > 0)
 
     def where(self, index: NDArray[Any]) -> Series:
-        """The jobs that a mask or an index chooses."""
+        """The jobs selected by a mask or an index."""
         return replace(
             self,
             start=self.start[index],
@@ -62,12 +62,13 @@ class Series:
 
 
 def cap_weights(weights: Floats, max_share: float = MAX_WEIGHT_SHARE) -> Floats:
-    """The weights, with none above `most` of their sum: one giant job is no trend."""
+    """Cap the weights at a share of their sum, so that no single job looks like a trend."""
     if weights.size * max_share <= 1:
         return np.ones_like(weights)
     ordered = np.sort(weights)[::-1]
-    below = np.append(np.cumsum(ordered[:0:-1])[::-1], 0.0)  # a heavy one hides light ones
-    # With the k heaviest at the cap c: c = most * (rest + k * c).
+    # avoids cancellation when one weight dominates
+    below = np.append(np.cumsum(ordered[:0:-1])[::-1], 0.0)
+    # With the k heaviest at the cap c: c = max_share * (rest + k * c).
     k = np.arange(1, weights.size + 1)
     remainder = 1 - max_share * k
     cap = np.divide(
@@ -81,9 +82,9 @@ def cap_weights(weights: Floats, max_share: float = MAX_WEIGHT_SHARE) -> Floats:
 
 
 def duration_bins(wall: Floats, weights: Floats, classes: int = DURATION_BINS) -> Ints:
-    """Each job's class of wall time; the classes weigh about the same."""
-    # Jobs that ran as long as each other share a class, or classes would be stretches of time.
-    # A wall time is a sum over buckets: below a millisecond it is rounding.
+    """The bin of each job's wall time; all bins have about the same weight."""
+    # Jobs of equal wall time share a bin: otherwise bins would depend on the order in time. A wall
+    # time is a sum over buckets, so differences below a millisecond are rounding errors.
     levels, level = np.unique(wall.round(3), return_inverse=True)
     weight_of_level = np.bincount(level, weights, levels.size)
     middle = np.cumsum(weight_of_level) - weight_of_level / 2
@@ -92,7 +93,7 @@ def duration_bins(wall: Floats, weights: Floats, classes: int = DURATION_BINS) -
 
 
 def standardize_within_cohort(values: Floats, weights: Floats, classes: Ints) -> Floats:
-    """Each value less the weighted mean of its class, in units of the class's mean deviation."""
+    """Each value minus the weighted mean of its cohort, in units of the cohort's mean deviation."""
     count = int(classes.max()) + 1 if classes.size else 0
     total = np.bincount(classes, weights, count).astype(np.float64)
     result = np.empty_like(values)
@@ -100,7 +101,7 @@ def standardize_within_cohort(values: Floats, weights: Floats, classes: Ints) ->
         mean = _means(values[:, column], weights, classes, total)
         deviation = np.asarray(values[:, column] - mean[classes], dtype=np.float64)
         spread = _means(np.abs(deviation), weights, classes, total)
-        # A class in which a bucket hardly ever moves must not shout over all others.
+        # A cohort in which a bucket hardly varies must not dominate the others.
         floor = MIN_SPREAD * float(np.average(spread, weights=total)) if count else 0.0
         units = np.maximum(spread, floor)[classes]
         result[:, column] = np.divide(

@@ -27,18 +27,18 @@ from headway.fleet.regressions.cohorts import (
 from headway.fleet.regressions.hosts import benjamini_hochberg
 from headway.ledger.buckets import EFFECTIVE
 
-SLOT_S = 12 * 3600.0  # the grain of time
-MIN_SLOTS = 2  # slots on either side of a break: a day
-MIN_JOBS = 20  # fewer are no series
-FDR = 0.05  # the false discovery rate
-MIN_CHANGE = 0.5  # a smaller change is no finding
-MIN_SHARE = 0.02  # points of a slice's time: a bucket below it is not tested
-MAX_DEPTH = 6  # halvings; no history has more breaks worth telling
+SLOT_S = 12 * 3600.0  # time resolution
+MIN_SLOTS = 2  # on either side of a change point: a day
+MIN_JOBS = 20  # in a series
+FDR = 0.05  # false discovery rate
+MIN_CHANGE = 0.5  # of a bucket, in points
+MIN_SHARE = 0.02  # of a slice's time, in a bucket that is tested
+MAX_DEPTH = 6  # of recursive splits
 
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """What counts as a finding."""
+    """Thresholds of a scan."""
 
     fdr: float = FDR
     min_change: float = MIN_CHANGE
@@ -50,7 +50,7 @@ class ScanOptions:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What some of a slice's jobs, those of one model for instance, add to its change of ETT."""
+    """Contribution of some jobs of a slice, such as those of one model, to its change of ETT."""
 
     name: tuple[str, ...]
     mix: float
@@ -59,36 +59,34 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Finding:
-    """One change of one slice; all points are of accelerator-hours, after less before."""
+    """One change of one slice. Points are weighted by accelerator-hours, after minus before."""
 
     slice: tuple[str, ...]
     at: float  # seconds since the epoch
-    since: float  # the time before it that is compared, and the time after it
+    since: float  # start and end of the time that is compared
     until: float
     bucket: str
-    points: float  # by which the bucket grew, beside jobs of the same length
+    points: float  # change of the bucket among jobs of similar duration
     ett_before: float
     ett_after: float
-    mix: float  # of the change of ETT: other jobs than before
-    within: float  # and: the same jobs did otherwise
-    buckets: dict[str, float]  # the change within, by bucket
-    parts: tuple[
-        Contribution, ...
-    ]  # the change of ETT by the fields that are held equal; largest first
-    hours: float  # accelerator-hours after it
+    mix: float  # part of the change of ETT due to a different mix of jobs
+    within: float  # part due to changes of similar jobs
+    buckets: dict[str, float]  # change within cohorts, by bucket
+    parts: tuple[Contribution, ...]  # of ETT by values of the control fields, largest first
+    hours: float  # accelerator-hours after the change
     p: float
-    level: float  # the false discovery rate at which it is still found
+    level: float  # smallest false discovery rate at which it is still reported
     fields: tuple[FieldShift, ...]
 
     @property
     def regression(self) -> bool:
-        """Whether training time was lost by it."""
+        """Whether it reduced training time."""
         return (self.points > 0) != (self.bucket == EFFECTIVE)
 
 
 @dataclass(frozen=True)
 class _ChangePoint:
-    """A split of the jobs that lie in the slots `low` to `high`."""
+    """A split of the jobs in the slots `low` to `high`."""
 
     low: int
     high: int
@@ -102,7 +100,7 @@ def find(
     options: ScanOptions | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Finding]:
-    """The findings of all slices, the newest first; `tell` hears how many slices are done."""
+    """The findings of all slices, the newest first; `progress` receives the slices done."""
     options = options or ScanOptions()
     first: list[_ChangePoint | None] = []
     for number, current in enumerate(series):
@@ -130,7 +128,7 @@ def _p_value(change_point: _ChangePoint | None) -> float:
 
 
 def slots(start: NDArray[np.float64], now: float, slot: float) -> tuple[Ints, int]:
-    """The slot of each job, counted so that the last one ends now; and how many there are."""
+    """The slot of each job, such that the last slot ends now, and the number of slots."""
     back = np.floor((now - start) / slot).astype(np.int64)
     count = int(back.max()) + 1 if back.size else 0
     return count - 1 - np.maximum(back, 0), count
@@ -139,7 +137,7 @@ def slots(start: NDArray[np.float64], now: float, slot: float) -> tuple[Ints, in
 def _best_change_point(
     series: Series, now: float, options: ScanOptions, between: tuple[int, int] | None
 ) -> _ChangePoint | None:
-    """The best split of a series, or of what lies between two slots."""
+    """The best split of a series, or of the part between two slots."""
     slot_of, count = slots(series.start, now, options.slot_s)
     low, high = between or (0, count)
     selected = (slot_of >= low) & (slot_of < high) & (series.hours > 0)
@@ -163,14 +161,14 @@ def _best_change_point(
 
 
 def _classes(jobs: Series, weights: NDArray[np.float64], options: ScanOptions) -> Ints:
-    """Jobs of the same length, and of the same values of the fields that are held equal."""
+    """Cohorts of jobs with a similar duration and equal values of the control fields."""
     names, control_group = _control_groups(jobs, options)
     combined = duration_bins(jobs.wall, weights) * len(names) + control_group
     return np.asarray(np.unique(combined, return_inverse=True)[1]).reshape(-1)
 
 
 def _control_groups(jobs: Series, options: ScanOptions) -> tuple[list[tuple[str, ...]], Ints]:
-    """The values of the fields that are held equal, and which of them each job has."""
+    """The combinations of values of the control fields, and the index of each job's combination."""
     if not options.control_fields:
         return [()], np.zeros(jobs.start.size, dtype=np.int64)
     columns = np.stack([jobs.fields[name].astype(str) for name in options.control_fields], axis=1)
@@ -186,7 +184,7 @@ def _further_change_points(
     limit: float,
     depth: int = 1,
 ) -> list[_ChangePoint]:
-    """A break, and those of the two sides that are as sure."""
+    """A change point, and further ones on both sides that are at least as significant."""
     breaks = [change_point]
     if depth < MAX_DEPTH:
         at = change_point.split.at
@@ -200,7 +198,7 @@ def _further_change_points(
 def _to_findings(
     series: Series, now: float, options: ScanOptions, breaks: list[_ChangePoint], level: float
 ) -> list[Finding]:
-    """Each break beside the stretch before it and the one after it."""
+    """Compare the intervals before and after each change point."""
     _, count = slots(series.start, now, options.slot_s)
     edges = [0, *(change_point.split.at for change_point in breaks), count]
     begin = now - count * options.slot_s
@@ -269,7 +267,7 @@ def _contributions(
 
 
 def _bucket(buckets: tuple[str, ...], change_point: _ChangePoint) -> str:
-    """The bucket that stands out most; training itself only where there is no other."""
+    """The most significant bucket; effective training only if there is no other."""
     ranked = sorted(
         zip(change_point.split.scores, change_point.channels, strict=True),
         key=lambda pair: -float(pair[0]),

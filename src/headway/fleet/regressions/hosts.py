@@ -16,9 +16,9 @@ from headway.fleet.regressions.cohorts import Floats
 
 
 def benjamini_hochberg(p: Floats, dependent: bool = False) -> Floats:
-    """Each p-value as the level at which it is still found (Benjamini-Hochberg).
+    """Adjusted p-values (Benjamini-Hochberg): the smallest rate at which each is still rejected.
 
-    `dependent` makes it hold for tests that depend on each other in any way (Yekutieli).
+    With `dependent`, valid under any dependence of the tests (Benjamini-Yekutieli).
     """
     p = np.asarray(p, dtype=np.float64)
     count = p.size
@@ -38,20 +38,20 @@ HOST_FDR = 0.05
 
 @dataclass(frozen=True)
 class Lemon:
-    """A host, its failures and hours, the failures that chance would give it, and how sure."""
+    """A host with its failures and hours, and the failures expected by chance."""
 
     host: str
     failures: int
     hours: float
     expected: float
     p: float
-    level: float  # the false discovery rate at which it is still found
+    level: float  # smallest false discovery rate at which it is still reported
 
 
 def find_lemons(
     hosts: list[str], failures: Floats, hours: Floats, fdr: float = HOST_FDR
 ) -> list[Lemon]:
-    """The hosts that fail more than their hours explain, the surest first."""
+    """Hosts with more failures than their hours explain, the most significant first."""
     total, exposure = int(failures.sum()), float(hours.sum())
     if not total or exposure <= 0:
         return []
@@ -73,7 +73,7 @@ def find_lemons(
 
 
 def binomial_tail(k: int, n: int, chance: float) -> float:
-    """P(X >= k) of a binomial count of n trials, summed term by term."""
+    """P(X >= k) for a binomial count of n trials, summed term by term."""
     if k <= 0:
         return 1.0
     if k > n or chance <= 0:
@@ -81,7 +81,7 @@ def binomial_tail(k: int, n: int, chance: float) -> float:
     if chance >= 1:
         return 1.0
     ratio = chance / (1 - chance)
-    # From the term at k upwards, or from the one below downwards: whichever tail is the smaller.
+    # Sum the smaller tail: from k upwards, or from k - 1 downwards.
     if k > n * chance:
         return min(1.0, _tail(k, n, chance, ratio))
     return max(0.0, 1 - _head(k - 1, n, chance, ratio))

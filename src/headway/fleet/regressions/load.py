@@ -27,23 +27,23 @@ FIELDS = ("image", "torch", "python", "host_type", "accelerator", "cluster", "co
 CONTROL_FIELDS = (
     "team",
     "model",
-)  # unless they are the slices, jobs are compared with those of the same
-MIN_LOOP_S = 1200.0  # seconds of an hour, for it to tell something
-BLAMED_OWNERS = ("infra", "ambiguous")  # owners of failures that a host may be the cause of
+)  # jobs are compared within equal values, unless they define the slices
+MIN_LOOP_S = 1200.0  # minimum seconds of loop time in an hour
+BLAMED_OWNERS = ("infra", "ambiguous")  # owners of failures that a host may have caused
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of a store: all slices in one series, the slice of each, and notes."""
+    """The jobs of a store in one series, the slice of each job, and notes."""
 
     series: Series
-    slices: NDArray[np.str_]  # a row per job, a column per field of the split
+    slices: NDArray[np.str_]  # a row per job, a column per group-by field
     run_ids: NDArray[np.str_]
-    now: float  # up to when the store knows
+    now: float  # time up to which the store has data
     notes: tuple[str, ...]
 
     def by_slice(self) -> list[Series]:
-        """A series for each slice, in the order of their names."""
+        """A series per slice, sorted by name."""
         if not self.slices.shape[0]:
             return []
         names, codes = np.unique(self.slices, axis=0, return_inverse=True)
@@ -54,11 +54,12 @@ class Jobs:
 
 
 def read_jobs(store: Store, filter_: Filter) -> Jobs:
-    """The jobs that began in that stretch of time, each with its seconds by leaf."""
+    """The jobs that began in the time range, with their seconds by bucket."""
     for name in filter_.by:
         if name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"regressions cannot be split by {name!r}; they can by {', '.join(RUN_DIMENSIONS)}",
+                f"regressions cannot be grouped by {name!r}; "
+                f"available are {', '.join(RUN_DIMENSIONS)}",
                 code="split-unknown",
                 split=name,
             )
@@ -95,7 +96,7 @@ def read_jobs(store: Store, filter_: Filter) -> Jobs:
 
 
 def control_fields(filter_: Filter) -> tuple[str, ...]:
-    """The fields that are held equal inside a slice."""
+    """Control fields that do not define the slices."""
     return tuple(name for name in CONTROL_FIELDS if name not in filter_.by)
 
 
@@ -118,10 +119,10 @@ def _seconds_by_bucket(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Ta
 
 
 def _by_run(ids: pyarrow.ChunkedArray, rows: pyarrow.Table) -> tuple[Floats, Floats]:
-    """Seconds by run and leaf, and accelerator-seconds by run."""
+    """Seconds by run and bucket, and accelerator-seconds by run."""
     run = _index(rows["run_id"], ids, -1)
     leaf = _index(rows["leaf"], BUCKETS, BUCKETS.index(UNKNOWN))
-    is_known = run >= 0  # a run that came between the two questions is not told of
+    is_known = run >= 0  # a run may have arrived between the two queries
     run, leaf = run[is_known], leaf[is_known]
     seconds = rows["seconds"].to_numpy()[is_known]
     weighted = rows["accelerator_s"].to_numpy()[is_known]
@@ -131,7 +132,7 @@ def _by_run(ids: pyarrow.ChunkedArray, rows: pyarrow.Table) -> tuple[Floats, Flo
 
 
 def _index(values: pyarrow.ChunkedArray, vocabulary: Any, default: int) -> NDArray[np.int64]:
-    """Where each word stands among others."""
+    """The index of each value in a vocabulary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -146,7 +147,7 @@ def _index(values: pyarrow.ChunkedArray, vocabulary: Any, default: int) -> NDArr
 
 @dataclass(frozen=True)
 class Hosts:
-    """Each host, the runs that failed there for reasons that may be its own, and its hours."""
+    """Hosts with their hours, and the runs that failed there for reasons a host may have caused."""
 
     names: list[str]
     failures: Floats
@@ -154,7 +155,7 @@ class Hosts:
 
 
 def read_hosts(store: Store, filter_: Filter) -> Hosts:
-    """The hosts of a stretch of time; a run that fails on a host again and again counts once."""
+    """The hosts of the time range; repeated failures of a run on a host count once."""
     used_hosts = run_query(store, lambda tables: _used_hosts(tables, filter_)).rows
     failed_hosts = run_query(
         store, lambda tables: _failures_by_host(tables, filter_), since=filter_.since
@@ -182,7 +183,7 @@ def _failures_by_host(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Tab
 
 
 def read_shares(store: Store, run_ids: list[str], filter_: Filter) -> dict[str, list[float]]:
-    """The share of each hour of these runs that trained, in order; not of that of the start."""
+    """The effective share of each hour of these runs, in order, without the first training hour."""
     rows = run_query(store, lambda tables: _shares(tables, run_ids), since=filter_.since).rows
     shares: dict[str, list[float]] = {}
     columns = (rows[name].to_pylist() for name in ("run_id", "whole", "trained"))
@@ -205,7 +206,7 @@ def _shares(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
 
 
 def read_paces(store: Store, run_ids: list[str], filter_: Filter) -> dict[str, list[float]]:
-    """Seconds per step of these runs, hour by hour, from save to save of an attempt."""
+    """Seconds per step of these runs, from save to save within an attempt."""
     rows = run_query(store, lambda tables: _saves(tables, run_ids), since=filter_.since).rows
     saves: dict[str, list[SavedStep]] = {}
     columns = (rows[name].to_pylist() for name in ("attempt", "accelerators", "at", "step"))
@@ -222,7 +223,7 @@ def _saves(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
 
 
 def _text(rows: pyarrow.Table, name: str) -> NDArray[np.str_]:
-    """A column as words; what is not known is a dash."""
+    """A column as strings; unknown values are `-`."""
     return np.array([value or "-" for value in rows[name].to_pylist()], dtype=np.str_)
 
 

@@ -20,51 +20,49 @@ from headway.fleet.regressions.e_detector import (
 from headway.ledger.buckets import EFFECTIVE, HANG, LOST, group
 
 HOURS_A_WEEK = 168.0
-EXPECTED_QUANTILE = (
-    0.02  # of a slice's accelerator-hours lie below what is expected of a running job
-)
-MIN_WALL_S = 2 * 3600.0  # of a finished job that tells what to expect
+EXPECTED_QUANTILE = 0.02  # share of a slice's accelerator-hours below the expected share
+MIN_WALL_S = 2 * 3600.0  # minimum wall time of a finished job that counts for the expected share
 MIN_JOBS = 20
-MIN_DROP = 0.01  # of the share that a job trains, below its own first hours
-MIN_SLOWDOWN = 0.05  # of the pace of its steps
-RECENT = 3  # observations: what is told of it
-DETECTORS = 3  # of each job: beside its slice, beside its own share, beside its own pace
+MIN_DROP = 0.01  # of the effective share, below the first hours of the job
+MIN_SLOWDOWN = 0.05  # of the step rate
+RECENT = 3  # number of last observations that an alarm shows
+DETECTORS = 3  # per job: against its slice, its own first share and its own first pace
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A running job that does worse than it should; `hour` counts those in which it trained."""
+    """A running job that performs below its expected level; `hour` counts its training hours."""
 
     run_id: str
     slice: tuple[str, ...]
-    beside: str  # "slice", "share" or "pace": its own of its first hours
+    beside: str  # "slice", or "share" or "pace" of its own first hours
     hour: int
-    expected: float  # 0 to 1: of an hour, or of the pace that its steps had
-    lately: float  # over the last hours before the alarm
+    expected: float  # 0 to 1: share of an hour, or of the initial step rate
+    lately: float  # mean over the last hours before the alarm
 
     @property
     def words(self) -> str:
-        """What is wrong."""
         if self.beside == "pace":
-            return f"makes steps at {self.lately:.0%} of the pace of its first hours"
+            return f"makes steps at {self.lately:.0%} of the rate of its first hours"
         reference = "its slice" if self.beside == "slice" else "its first hours"
         return (
-            f"trains {self.lately:.1%} of its time, {self.expected:.1%} is the least by {reference}"
+            f"trains {self.lately:.1%} of its time; "
+            f"at least {self.expected:.1%} expected from {reference}"
         )
 
 
 def in_loop(leaf: str) -> bool:
-    """Whether time counts for a running job: interruptions and starts are told elsewhere."""
+    """Whether the time counts: starts and interruptions are reported elsewhere."""
     return group(leaf) in ("train", "waste", "unknown") or leaf in (LOST, HANG)
 
 
 def trains(leaf: str) -> bool:
-    """Whether steps are made in it; that they are rolled back later is the interruption's."""
+    """Whether the job makes steps in this bucket, even if they are rolled back later."""
     return leaf in (EFFECTIVE, LOST)
 
 
 class SavedStep(NamedTuple):
-    """One save of a running job: of which attempt, when, and at which step."""
+    """One save of a running job."""
 
     attempt: int
     accelerators: int
@@ -73,7 +71,9 @@ class SavedStep(NamedTuple):
 
 
 def seconds_per_step(saves: Sequence[SavedStep]) -> list[float]:
-    """Seconds per step from save to save, an hour apart at least, on the machines of today."""
+    """Seconds per step between saves at least an hour apart, with the current number of
+    accelerators.
+    """
     paces = []
     last: SavedStep | None = None
     for save in (save for save in saves if save.accelerators == saves[-1].accelerators):
@@ -88,7 +88,7 @@ def seconds_per_step(saves: Sequence[SavedStep]) -> list[float]:
 
 
 def expected_share(series: Series) -> float | None:
-    """The share of the loop that all but the worst finished jobs of a slice train in."""
+    """The effective share of the loop that all but the worst finished jobs of a slice reach."""
     loop = np.array([in_loop(leaf) for leaf in series.buckets])
     trained = np.array([trains(leaf) for leaf in series.buckets])
     loop_s = series.seconds[:, loop].sum(axis=1)
@@ -112,7 +112,7 @@ def watch_running(
     expectations: Mapping[tuple[str, ...], float | None],
     alarms_a_week: float = 1.0,
 ) -> list[Alarm]:
-    """The first alarm of each job that runs, given its hours: share trained, seconds per step."""
+    """The first alarm of each running job, given effective shares and seconds per step by hour."""
     run_length = average_run_length(max(DETECTORS * len(slices), 1), HOURS_A_WEEK, alarms_a_week)
     result = []
     for run, slice_ in sorted(slices.items()):
@@ -130,7 +130,7 @@ def watch_running(
 def _alarms(
     shares: Sequence[float], paces: Sequence[float], min_share: float | None, run_length: float
 ) -> Iterator[tuple[str, tuple[int, float, float]]]:
-    """Which of the watches alarm: the hour, what is expected, and what was lately."""
+    """Alarms of the detectors: training hour, expected share and recent share."""
     if min_share is not None and min_share > 0:
         yield from _first_alarm("slice", shares, 0, EDetector(min_share, run_length))
     if len(shares) > BASELINE_SIZE:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What was found, and in how much."""
+    """The result of a scan."""
 
     findings: list[Finding]
     lemons: list[Lemon]
@@ -41,7 +41,7 @@ class ScanResult:
 def scan(
     store: Store, filter_: Filter, options: ScanOptions, progress: Callable[[int, int], None]
 ) -> ScanResult:
-    """Look for everything; `tell` hears of slices done, and of how many."""
+    """Run all detectors; `progress` receives the slices done and their total."""
     jobs = read_jobs(store, filter_)
     slices = jobs.by_slice()
     options = replace(options, control_fields=control_fields(filter_))
