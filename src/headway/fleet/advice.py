@@ -24,30 +24,29 @@ if TYPE_CHECKING:
     from headway.fleet.store.postgres import Database
 
 
-MAX_ROWS_SHOWN = 15  # rows in a terminal
+MAX_ROWS_SHOWN = 15  # in a terminal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FleetAdviceRow:
-    """What one rule would have won in the runs of one job."""
+    """What one rule would have gained in the runs of one job."""
 
     rule: str
     job: str
     runs: int
     gain: int
     accelerator_ns: int
-    points: float  # of the store's ETT by accelerator-hours, on top of the rows before it
+    points: float  # of the store's ETT by accelerator-hours, in addition to earlier rows
     by_confidence: Mapping[str, int]  # accelerator-ns
-    largest: Advice  # that of the run in which it is worth most
+    largest: Advice  # of the run with the largest gain
     report: AdviceReport  # of that run
 
     @property
     def confidence(self) -> str:
-        """That most of it has."""
+        """The confidence of most of the gain."""
         return max(CONFIDENCES, key=lambda name: self.by_confidence.get(name, 0))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         proposal = self.largest.proposal
         return {
             "rule": self.rule,
@@ -75,23 +74,23 @@ class FleetAdvice:
 
     store: str
     runs: int
-    accelerator_ns: int  # accelerator-ns of all runs
+    accelerator_ns: int  # of all runs
     effective: int
     rows: tuple[FleetAdviceRow, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def ett_percent(self) -> float:
-        """By accelerator-hours."""
+        """Weighted by accelerator-hours."""
         return 100.0 * self.effective / self.accelerator_ns if self.accelerator_ns else 0.0
 
     @property
     def gained_ns(self) -> int:
-        """Accelerator-ns of all rows."""
+        """Gain of all rows, in accelerator-ns."""
         return sum(row.accelerator_ns for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `headway advise STORE --json` prints."""
+        """The output of `headway advise STORE --json`."""
         rest = self.accelerator_ns - self.gained_ns
         return {
             "schema": SCHEMA,
@@ -109,7 +108,7 @@ class FleetAdvice:
         }
 
     def lines(self) -> Iterator[str]:
-        """For a terminal."""
+        """The output in a terminal."""
         hours = format_accelerator_hours(self.accelerator_ns)
         summary = f"{count(self.runs, 'run')}, {hours}, ETT {percent(self.ett_percent)}"
         yield f"headway: {self.store}: {summary}"
@@ -130,7 +129,7 @@ class FleetAdvice:
 
 
 def advise_fleet(store: Store | Database, since: datetime | None = None) -> FleetAdvice:
-    """Every run of a store by itself, with the newest others of the same job and command."""
+    """Advise each run, compared with the newest other runs of the same job and command."""
     runs, tables, notes = _read(store, since)
     lemons = _lemons(store, since)
     ledgers = [
@@ -160,7 +159,7 @@ def advise_fleet(store: Store | Database, since: datetime | None = None) -> Flee
 def collect(
     store: str, reports: Sequence[tuple[str, AdviceReport]], notes: Sequence[str] = ()
 ) -> FleetAdvice:
-    """Plans of many runs by rule and job, the most accelerator-hours first."""
+    """Sum the advice of many runs by rule and job, most accelerator-hours first."""
     accelerator_time = sum(
         accelerator_ns(report.ledger, ((0, report.ledger.wall),)) for _, report in reports
     )
@@ -216,7 +215,7 @@ def _read(
 ) -> tuple[
     list[stored_ledgers.StoreRow], dict[str, dict[str, list[stored_ledgers.StoreRow]]], list[str]
 ]:
-    """The runs that began since then, and their rows of each table."""
+    """The runs that began since `since`, and their rows of each table."""
     answers = {name: _query(store, name, since) for name in stored_ledgers.LEDGER_TABLES}
     runs = sorted(answers["runs"][0], key=lambda row: row["started_at"])
     runs = [row for row in runs if since is None or row["started_at"] >= since]
@@ -245,7 +244,7 @@ def _query(
 
 
 def _lemons(store: Store | Database, since: datetime | None) -> dict[str, float]:
-    """Hosts that fail beyond chance, and what share of their failures that is."""
+    """Hosts that fail significantly more often than expected, and that share of their failures."""
     from headway.fleet.queries.dimensions import Filter
     from headway.fleet.regressions.hosts import find_lemons
     from headway.fleet.regressions.load import read_hosts
