@@ -131,9 +131,9 @@ class Bench:
 
     def only(self) -> Manifest:
         """The archive, whole."""
-        (one,) = list_archives(self.open())
-        assert verify_archive(self.open(), one) == "" and one.manifest is not None
-        return one.manifest
+        (archive,) = list_archives(self.open())
+        assert verify_archive(self.open(), archive) == "" and archive.manifest is not None
+        return archive.manifest
 
     def files(self) -> set[str]:
         return {file.path for file in self.only().files}
@@ -201,7 +201,7 @@ class First:
     """What the first run of a job has left."""
 
     bench: Bench
-    ended: Ended
+    job_end: Ended
 
 
 @pytest.fixture(scope="session")
@@ -259,17 +259,17 @@ def test_the_first_run_saves_all_that_it_has_compiled(cold: First) -> None:
     load, *saves = cold.ended.events("cache")
     assert (load["what"], load["level"]) == ("load", "miss")
     assert {event["what"] for event in saves} == {"save"}
-    one = cold.bench.only()
-    assert one.job == "train" and one.cold_s == saves[-1]["cold_s"] > 0
-    kinds = {Path(file.path).parts[0] for file in one.files}
+    archive = cold.bench.only()
+    assert archive.job == "train" and archive.cold_s == saves[-1]["cold_s"] > 0
+    kinds = {Path(file.path).parts[0] for file in archive.files}
     assert {"aotautograd", "fxgraph", "dynamo", "isa"} <= kinds
-    ends = {Path(file.path).suffix for file in one.files}
+    ends = {Path(file.path).suffix for file in archive.files}
     assert {".so", ".cpp", ".py"} <= ends and not ends & {".o", ".gch", ".lock", ".tmp"}
     assert [path.name for path in cold.bench.tmp.glob(f"{PREFIX}*")] == []
 
 
 def test_the_wait_for_an_answer_is_a_span(cold: First) -> None:
-    (journal,) = [one for one in cold.ended.journals() if one.role == "process"]
+    (journal,) = [archive for archive in cold.ended.journals() if archive.role == "process"]
     (wait,) = [span for span in journal.spans if span.name == "compile_cache"]
     first = next(span for span in journal.spans if span.name == "compile")
     assert wait.end is not None and wait.start < wait.end <= first.start
@@ -292,18 +292,18 @@ def test_in_an_empty_container_nothing_is_built(
     warm: Bench, cold: First, program: tuple[str, ...], ranks: int
 ) -> None:
     """All ranks of a node share one download."""
-    ended = warm.run(*program, GXX_REFUSE="1")
-    assert ended.code == 0, ended.output
-    assert ended.built == []
-    assert sorted(ended.printed("loss")) == sorted(cold.ended.printed("loss") * ranks)
-    assert ended.load["level"] == "exact"
+    job_end = warm.run(*program, GXX_REFUSE="1")
+    assert job_end.code == 0, job_end.output
+    assert job_end.built == []
+    assert sorted(job_end.printed("loss")) == sorted(cold.ended.printed("loss") * ranks)
+    assert job_end.load["level"] == "exact"
     if ranks == 1:
-        assert [event["what"] for event in ended.events("cache")] == ["load"]
-    hits = [event["cache"] for event in ended.events("detail") if "cache" in event]
+        assert [event["what"] for event in job_end.events("cache")] == ["load"]
+    hits = [event["cache"] for event in job_end.events("detail") if "cache" in event]
     assert hits and all(not misses for counts in hits for _, misses in counts.values())
     names = [path.name for path in warm.tmp.iterdir()]  # not even the header of 150 MB
     assert [name for name in names if not name.startswith("torchelastic_")] == []
-    assert not ended.events("note")
+    assert not job_end.events("note")
 
 
 def test_a_changed_model_is_compiled_anew(warm: Bench, cold: First) -> None:
@@ -313,13 +313,13 @@ def test_a_changed_model_is_compiled_anew(warm: Bench, cold: First) -> None:
     """
     script = warm.root / "train.py"
     script.write_text(script.read_text().replace("torch.nn.ReLU()", "torch.nn.Identity()"))
-    ended = warm.run(*python("train.py"))
-    assert ended.code == 0, ended.output
-    assert ended.load["level"] == "job"
-    losses = ended.printed("loss")
+    job_end = warm.run(*python("train.py"))
+    assert job_end.code == 0, job_end.output
+    assert job_end.load["level"] == "job"
+    losses = job_end.printed("loss")
     assert len(losses) == 3 and not set(losses) & set(cold.ended.printed("loss"))
     assert cold.bench.files() < warm.files()
-    assert (cold.ended.printed("graphs"), ended.printed("graphs")) == (["2"], ["1"])
+    assert (cold.ended.printed("graphs"), job_end.printed("graphs")) == (["2"], ["1"])
 
 
 # -- refused ------------------------------------------------------------------------------------
@@ -327,9 +327,9 @@ def test_a_changed_model_is_compiled_anew(warm: Bench, cold: First) -> None:
 
 def test_a_changed_byte_is_refused_and_the_store_mended(filled: Bench) -> None:
     damage(filled.store)
-    ended = filled.light("a/x=1")
-    assert (ended.code, ended.compiles) == (0, 1)
-    assert ended.load["level"] == "miss" and ended.codes == ["chunk-changed"]
+    job_end = filled.light("a/x=1")
+    assert (job_end.code, job_end.compiles) == (0, 1)
+    assert job_end.load["level"] == "miss" and job_end.codes == ["chunk-changed"]
     assert "a/x" in filled.files()
 
 
@@ -337,10 +337,10 @@ def test_a_changed_byte_is_refused_and_the_store_mended(filled: Bench) -> None:
 def test_what_is_refused_is_compiled_anew(warm: Bench, cold: First) -> None:
     damage(warm.store)
     warm.tmp = cold.bench.tmp  # the header is there, only for the test to be quick
-    ended = warm.run(*python("train.py"))
-    assert ended.code == 0, ended.output
-    assert ended.load["level"] == "miss" and len(ended.codes) == 1
-    assert ended.built and ended.printed("loss") == cold.ended.printed("loss")
+    job_end = warm.run(*python("train.py"))
+    assert job_end.code == 0, job_end.output
+    assert job_end.load["level"] == "miss" and len(job_end.codes) == 1
+    assert job_end.built and job_end.printed("loss") == cold.ended.printed("loss")
     assert {p for p in warm.files() if p.endswith(".so")} == {
         p for p in cold.bench.files() if p.endswith(".so")
     }
@@ -348,56 +348,56 @@ def test_what_is_refused_is_compiled_anew(warm: Bench, cold: First) -> None:
 
 def test_the_wrong_key_is_refused(filled: Bench) -> None:
     filled.key.write_bytes(b"another secret of the same length")
-    ended = filled.light("ask")
-    assert ended.code == 0
-    assert ended.load["level"] == "miss" and ended.codes == ["signature-mismatch"]
+    job_end = filled.light("ask")
+    assert job_end.code == 0
+    assert job_end.load["level"] == "miss" and job_end.codes == ["signature-mismatch"]
 
 
 def test_a_team_store_needs_its_key(filled: Bench) -> None:
     flags = ("--compile-cache", "memory://team", "--cache-key", "")
-    ended = filled.light(flags=flags)
-    assert (ended.code, ended.codes) == (2, ["archive-key-missing"])
-    ended = filled.light(flags=("--cache-key", "/nowhere"))
-    assert (ended.code, ended.codes) == (2, ["key-not-readable"])
+    job_end = filled.light(flags=flags)
+    assert (job_end.code, job_end.codes) == (2, ["archive-key-missing"])
+    job_end = filled.light(flags=("--cache-key", "/nowhere"))
+    assert (job_end.code, job_end.codes) == (2, ["key-not-readable"])
 
 
 def test_an_unsigned_archive_is_used_only_from_a_safe_folder(filled: Bench) -> None:
     own = ArchiveStore(str(filled.root / "own"))
     own.import_archive(filled.only(), filled.open().read_chunk)
     flags = ("--compile-cache", str(filled.root / "own"), "--cache-key", "")
-    ended = filled.light("ask", flags=flags)
-    assert ended.load["level"] == "exact"
+    job_end = filled.light("ask", flags=flags)
+    assert job_end.load["level"] == "exact"
     (filled.root / "own").chmod(0o777)
-    ended = filled.run("true", flags=flags)
-    assert (ended.code, ended.codes) == (0, ["compile-cache-key-missing"])
-    assert f"chmod go-w {filled.root}/own" in ended.output
-    assert not ended.events("cache")
+    job_end = filled.run("true", flags=flags)
+    assert (job_end.code, job_end.codes) == (0, ["compile-cache-key-missing"])
+    assert f"chmod go-w {filled.root}/own" in job_end.output
+    assert not job_end.events("cache")
 
 
 @pytest.mark.slow
 def test_an_archive_of_another_torch_is_a_miss_that_says_so(filled: Bench) -> None:
-    one, team = filled.only(), filled.open()
-    facts = {**one.facts, "torch": "2.12.0"}
+    archive, team = filled.only(), filled.open()
+    facts = {**archive.facts, "torch": "2.12.0"}
     other = ArchiveStore(str(filled.root / "other"), team.key)
-    other.import_archive(replace(one, facts=facts), team.read_chunk)
-    ended = filled.light("ask", flags=("--compile-cache", str(filled.root / "other")))
-    assert ended.code == 0
-    assert ended.load["level"] == "miss"
-    assert "2.13.0" in ended.load["why"] and "2.12.0" in ended.load["why"]
+    other.import_archive(replace(archive, facts=facts), team.read_chunk)
+    job_end = filled.light("ask", flags=("--compile-cache", str(filled.root / "other")))
+    assert job_end.code == 0
+    assert job_end.load["level"] == "miss"
+    assert "2.13.0" in job_end.load["why"] and "2.12.0" in job_end.load["why"]
 
 
 def test_who_has_switched_caches_off_gets_none(filled: Bench) -> None:
-    ended = filled.run("env", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
-    assert (ended.code, ended.codes) == (0, ["compile-cache-disabled"])
-    assert "HEADWAY_DIR=" in ended.output
-    assert "HEADWAY_COMPILE=" not in ended.output and "CACHE_DIR=" not in ended.output
-    assert not ended.events("cache") and list(filled.tmp.iterdir()) == []
+    job_end = filled.run("env", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+    assert (job_end.code, job_end.codes) == (0, ["compile-cache-disabled"])
+    assert "HEADWAY_DIR=" in job_end.output
+    assert "HEADWAY_COMPILE=" not in job_end.output and "CACHE_DIR=" not in job_end.output
+    assert not job_end.events("cache") and list(filled.tmp.iterdir()) == []
 
 
 def test_a_cache_folder_that_cannot_be_made_costs_the_job_nothing(bench: Bench) -> None:
     (bench.root / "file").touch()
-    ended = bench.run("true", TORCHINDUCTOR_CACHE_DIR=str(bench.root / "file"))
-    assert (ended.code, ended.codes) == (0, ["compile-cache-unwritable"])
+    job_end = bench.run("true", TORCHINDUCTOR_CACHE_DIR=str(bench.root / "file"))
+    assert (job_end.code, job_end.codes) == (0, ["compile-cache-unwritable"])
 
 
 # -- stores that fail ---------------------------------------------------------------------------
@@ -418,17 +418,17 @@ def read_only(store: Path) -> tuple[str, ...]:
 
 @pytest.mark.slow
 def test_a_store_that_can_only_be_read_is_used(filled: Bench) -> None:
-    ended = filled.light("ab/new.py=new", launcher=read_only(filled.store))
-    assert (ended.code, ended.codes) == (0, ["compile-cache-save-failed"])
-    assert ended.load["level"] == "exact"
-    assert re.search("Read-only file system|Permission denied", ended.output)
+    job_end = filled.light("ab/new.py=new", launcher=read_only(filled.store))
+    assert (job_end.code, job_end.codes) == (0, ["compile-cache-save-failed"])
+    assert job_end.load["level"] == "exact"
+    assert re.search("Read-only file system|Permission denied", job_end.output)
 
 
 def test_a_store_that_goes_in_mid_job(filled: Bench) -> None:
-    ended = filled.light("ab/new.py=new", f"break:{filled.store}")
-    assert (ended.code, ended.codes) == (0, ["compile-cache-save-failed"])
-    assert ended.load["level"] == "exact"
-    assert re.search("Not a directory|File exists", ended.output)
+    job_end = filled.light("ab/new.py=new", f"break:{filled.store}")
+    assert (job_end.code, job_end.codes) == (0, ["compile-cache-save-failed"])
+    assert job_end.load["level"] == "exact"
+    assert re.search("Not a directory|File exists", job_end.output)
 
 
 def stalled(bench: Bench, owner: str, name: str, first: int) -> tuple[str, ...]:
@@ -465,8 +465,8 @@ def test_a_launcher_that_is_killed_while_it_saves(
     killed(*new, launcher=stalled(filled, "os", "fsync", first))
     assert len(list((filled.store / "drafts").iterdir())) >= 1
     assert filled.files() == before  # the old one, whole
-    (left,) = filled.tmp.glob(f"{PREFIX}*")
-    os.utime(left, (1e9, 1e9))
+    (leftovers,) = filled.tmp.glob(f"{PREFIX}*")
+    os.utime(leftovers, (1e9, 1e9))
     after = filled.light(*new)
     assert after.load["level"] == "exact"
     assert filled.files() >= before | {"a/x", "a/y"}
@@ -484,14 +484,14 @@ def test_a_launcher_that_is_killed_while_it_loads(filled: Bench) -> None:
 
 @pytest.mark.slow
 def test_of_two_jobs_that_save_at_once_the_third_has_all(bench: Bench) -> None:
-    one = bench.start_light("a/x=1", "meet:one:two")
+    archive = bench.start_light("a/x=1", "meet:one:two")
     two = bench.start_light("a/y=2", "meet:two:one")
-    ended = bench.end(one, 1), bench.end(two, 2)
-    assert [job.code for job in ended] == [0, 0]
-    assert [job.load["level"] for job in ended] == ["miss", "miss"]
-    first, second = (one.manifest for one in list_archives(bench.open()))
+    job_end = bench.end(archive, 1), bench.end(two, 2)
+    assert [job.code for job in job_end] == [0, 0]
+    assert [job.load["level"] for job in job_end] == ["miss", "miss"]
+    first, second = (archive.manifest for archive in list_archives(bench.open()))
     assert first and second
-    both = {file.path for one in (first, second) for file in one.files}
+    both = {file.path for archive in (first, second) for file in archive.files}
     assert {"a/x", "a/y"} <= both
     load = bench.light("ask").load
     assert (load["level"], load["files"]) == ("exact", len(both))
@@ -506,9 +506,9 @@ def test_a_restart_finds_what_the_first_attempt_compiled(
     bench: Bench, warm: tuple[str, ...]
 ) -> None:
     flags = ("--restarts", "2", *warm)
-    ended = bench.light("a/x=1", "a/half.so=ELF", "die", flags=flags)
-    assert ended.code == 0, ended.output
-    assert ended.compiles == 2
-    assert [event["what"] for event in ended.events("cache")][:2] == ["load", "save"]
-    assert ended.events("cache")[0]["level"] == "miss"
+    job_end = bench.light("a/x=1", "a/half.so=ELF", "die", flags=flags)
+    assert job_end.code == 0, job_end.output
+    assert job_end.compiles == 2
+    assert [event["what"] for event in job_end.events("cache")][:2] == ["load", "save"]
+    assert job_end.events("cache")[0]["level"] == "miss"
     assert "a/x" in bench.files() and "a/half.so" not in bench.files()

@@ -42,11 +42,11 @@ class Job:
     def env(self, name: str, autotune: str = "") -> dict[str, str]:
         """Of a process whose run has that name, as the launcher makes it."""
         (self.folder / name / "journal").mkdir(parents=True)
-        told = (
+        output = (
             {ENV_AUTOTUNE: str(find_advice_file(str(self.folder / autotune)))} if autotune else {}
         )
         path = {"PYTHONPATH": ":".join(self.path)}
-        return probe_env(self.folder / name / "journal", **(path | self.more | told))
+        return probe_env(self.folder / name / "journal", **(path | self.more | output))
 
     def run(self, name: str, *words: str, autotune: str = "") -> dict[str, Any]:
         return _last(self.called([sys.executable, "scale.py", *words], self.env(name, autotune)))
@@ -81,16 +81,16 @@ class Job:
     def journal(self, name: str) -> Journal:
         journals, problems = read_journals(str(self.folder / name / "journal"))
         assert not problems
-        (found,) = (one for one in journals if one.role == "process")
-        return found
+        (result,) = (process for process in journals if process.role == "process")
+        return result
 
     def notes(self, name: str) -> list[str]:
         return [event["code"] for event in self.journal(name).named("note")]
 
 
 def _last(printed: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return result
 
 
 SMALL, LARGE = "1000=1.0,1.01,3.0,inf", "5000=2.0,1.0,1.5,nan"
@@ -143,16 +143,16 @@ def test_what_is_told_of_a_tuning(job: Job) -> None:
 
 def test_only_what_was_recorded_is_pruned(tuned: Job) -> None:
     words = ["1000=", "5000=", "7=1,1,1,2", "1000/causal=2,1,2,2"]
-    told = _last(tuned.launch("two", [sys.executable, "scale.py", *words], "--autotune", "one"))
-    assert [told[key]["benchmarked"] for key in told] == [0, 0, 4, 4]
-    assert [told[key]["best"] for key in told] == [
+    output = _last(tuned.launch("two", [sys.executable, "scale.py", *words], "--autotune", "one"))
+    assert [output[key]["benchmarked"] for key in output] == [0, 0, 4, 4]
+    assert [output[key]["best"] for key in output] == [
         [128, False],
         [128, False],
         [64, False],
         [128, False],
     ]
-    taken = [event.get("taken") for event in tuned.journal("two").named("autotune")]
-    assert [bool(each) for each in taken] == [True, True, False, False]
+    used = [event.get("taken") for event in tuned.journal("two").named("autotune")]
+    assert [bool(each) for each in used] == [True, True, False, False]
     assert tuned.notes("two") == []
 
 
@@ -161,8 +161,8 @@ def test_the_shapes_of_two_runs_make_one_file(tuned: Job, golden: Golden) -> Non
     text = tuned.verb("two", "-o", "second.json")
     golden("autotune_two.txt", _without_figures(text.replace(str(tuned.folder), "FOLDER")))
     tuned.verb("one", "two", "-o", "both.json")
-    told = tuned.run("three", "1000=", "7=", autotune="both.json")
-    assert [told[key]["benchmarked"] for key in told] == [0, 0]
+    output = tuned.run("three", "1000=", "7=", autotune="both.json")
+    assert [output[key]["benchmarked"] for key in output] == [0, 0]
 
 
 def _without_figures(text: str) -> str:
@@ -174,8 +174,8 @@ def _without_figures(text: str) -> str:
 def test_a_config_with_a_hook_is_not_taken_for_the_one_without(job: Job) -> None:
     job.run("one", "1000=3,2,4,1")
     job.verb("one")
-    told = job.run("two", "1000=", autotune="one")["1000"]
-    assert told == {"benchmarked": 0, "hooked": 3, "best": [64, True]}
+    output = job.run("two", "1000=", autotune="one")["1000"]
+    assert output == {"benchmarked": 0, "hooked": 3, "best": [64, True]}
 
 
 def test_a_kernel_that_has_changed_starts_over(tuned: Job) -> None:
@@ -215,8 +215,8 @@ def test_another_gpu_or_triton_starts_over(tuned: Job, field: str) -> None:
 def test_kernels_of_one_name_in_two_files(job: Job) -> None:
     job.run("one", SMALL, "1000/other=3,2,1,4")
     job.verb("one")
-    told = job.run("two", "1000=", "1000/other=", autotune="one")
-    assert [told[key]["best"] for key in told] == [[64, False], [256, False]]
+    output = job.run("two", "1000=", "1000/other=", autotune="one")
+    assert [output[key]["best"] for key in output] == [[64, False], [256, False]]
     assert job.run("three", "1000/other=", autotune="one")["1000/other"]["benchmarked"] == 0
 
 
@@ -251,13 +251,13 @@ def test_the_code_to_paste_prunes_like_the_file(tuned: Job) -> None:
 
 
 def test_everything_as_json(tuned: Job) -> None:
-    told = json.loads(tuned.verb("one", "--json", "--loss", "0"))
-    (kernel,) = told["kernels"]
-    assert (told["loss_percent"], kernel["kept"]) == (0.0, [0, 1])
-    ranking = told["ranking"][kernel["id"]]
+    output = json.loads(tuned.verb("one", "--json", "--loss", "0"))
+    (kernel,) = output["kernels"]
+    assert (output["loss_percent"], kernel["kept"]) == (0.0, [0, 1])
+    ranking = output["ranking"][kernel["id"]]
     assert ranking[0] == {"config": 1, "won": 1, "median_percent": 0.5, "worst_percent": 1.0}
     assert (
-        json.loads((tuned.folder / "one" / ADVICE_FILE).read_text())["kernels"] == told["kernels"]
+        json.loads((tuned.folder / "one" / ADVICE_FILE).read_text())["kernels"] == output["kernels"]
     )
 
 
@@ -267,8 +267,8 @@ def test_kernels_that_are_compiled_are_known_again(tmp_path: Path) -> None:
     job.more |= {"TRITON_INTERPRET": "0", "NO_LAUNCH": "1"}
     assert job.run("one", SMALL, LARGE)["1000"]["benchmarked"] == 4
     job.verb("one")
-    told = job.run("two", "1000=", "5000=", "7=1,1,1,2", autotune="one")
-    assert [told[key]["benchmarked"] for key in told] == [0, 0, 4]
+    output = job.run("two", "1000=", "5000=", "7=1,1,1,2", autotune="one")
+    assert [output[key]["benchmarked"] for key in output] == [0, 0, 4]
     path = job.folder / "scale.py"
     path.write_text(path.read_text().replace("return x * F", "return x * F + 0"))
     assert job.run("three", SMALL, autotune="one")["1000"]["benchmarked"] == 4
@@ -284,8 +284,8 @@ class Generated:
         self.path.write_text(text if sizes_in_text else text.replace("    xnumel = 1000000\n", ""))
 
     def run(self, name: str, size: int, times: str, autotune: str = "") -> dict[str, Any]:
-        for kept in self.job.folder.glob("*.best_config"):  # torch's own result, of all configs
-            kept.unlink()
+        for stored in self.job.folder.glob("*.best_config"):  # torch's own result, of all configs
+            stored.unlink()
         return self.again(name, size, times, autotune)
 
     def again(self, name: str, size: int, times: str, autotune: str = "") -> dict[str, Any]:
@@ -349,11 +349,11 @@ def test_the_result_that_torch_has_kept_of_all_configs_goes_before(
 ) -> None:
     kernel.run("one", 1000000, "2.0,1.0")
     plain.verb("one")
-    (kept,) = plain.folder.glob("*.best_config")
-    content = json.loads(kept.read_text())
-    kept.write_text(json.dumps(content | {"XBLOCK": 1024, "num_warps": 4}))
+    (stored,) = plain.folder.glob("*.best_config")
+    content = json.loads(stored.read_text())
+    stored.write_text(json.dumps(content | {"XBLOCK": 1024, "num_warps": 4}))
     assert kernel.again("two", 1000000, "0", autotune="one")["ran"] == [[1024, 4]] * 3
-    assert json.loads(kept.read_text())["num_warps"] == 4
+    assert json.loads(stored.read_text())["num_warps"] == 4
 
 
 @needs_triton
@@ -363,11 +363,11 @@ def test_sizes_that_come_with_the_launch_are_looked_at_there(
     kernel = Generated(plain, fork_server, sizes_in_text=False)
     kernel.run("one", 1000000, "1.0,2.0")
     plain.verb("one")
-    told = kernel.run("two", 1000000, "0", autotune="one")
-    assert (told["compiled"], told["benchmarked"]) == ([4], [])
-    told = kernel.run("three", 5000, "2.0,1.0", autotune="one")
-    assert (told["compiled"], told["benchmarked"]) == ([4, 4, 8], [4, 8])
-    assert told["ran"] == [[512, 8]] * 3
+    output = kernel.run("two", 1000000, "0", autotune="one")
+    assert (output["compiled"], output["benchmarked"]) == ([4], [])
+    output = kernel.run("three", 5000, "2.0,1.0", autotune="one")
+    assert (output["compiled"], output["benchmarked"]) == ([4, 4, 8], [4, 8])
+    assert output["ran"] == [[512, 8]] * 3
     (event,) = plain.journal("three").named("autotune")
     assert (event["key"], event["ms"]) == ([5000], [2.0, 1.0])
 
@@ -396,12 +396,12 @@ def test_ranks_are_taken_together(plain: Job) -> None:
         command = [sys.executable, *ranks, "scale.py", words]
         plain.launch(name, command, *flags)
         journals, _ = read_journals(str(plain.folder / name / "journal"))
-        assert sorted(one.rank for one in journals if one.rank is not None) == [0, 1]
-        return [event for one in journals for event in one.named("autotune")]
+        assert sorted(process.rank for process in journals if process.rank is not None) == [0, 1]
+        return [event for process in journals for event in process.named("autotune")]
 
     assert [len(event["ms"]) for event in run("one", SMALL)] == [4, 4]
-    told = json.loads(plain.verb("one", "--json"))
-    (kernel,) = told["kernels"]
+    output = json.loads(plain.verb("one", "--json"))
+    (kernel,) = output["kernels"]
     assert len(kernel["keys"]) == 1
-    taken = run("two", "1000=", "--autotune", "one")
-    assert [event["taken"]["BLOCK"] for event in taken] == [64, 64]
+    used = run("two", "1000=", "--autotune", "one")
+    assert [event["taken"]["BLOCK"] for event in used] == [64, 64]

@@ -34,26 +34,26 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.store = ArchiveStore(str(folder / "store"))
-        self.couriers: list[CompileCacheSync] = []
+        self.syncs: list[CompileCacheSync] = []
 
     def env(self, job: str = "job") -> dict[str, str]:
         """For the next job; the one before has ended."""
         self.close()
-        self.couriers.append(CompileCacheSync(self.store, job, "1", print, env={}))
-        return dict(self.couriers[-1].env)
+        self.syncs.append(CompileCacheSync(self.store, job, "1", print, env={}))
+        return dict(self.syncs[-1].env)
 
     def close(self) -> None:
-        for courier in self.couriers:
-            courier.close()
+        for sync in self.syncs:
+            sync.close()
 
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    made = Served(tmp_path)
-    yield made
-    made.close()
+    server = Served(tmp_path)
+    yield server
+    server.close()
 
 
 def test_a_kernel_of_the_user_is_found_in_another_folder(

@@ -109,21 +109,21 @@ def probe(probed: Probed, ranks: int, script: str, **env: str) -> Ledger:
 
 
 def made(ledger: Ledger) -> dict[str, ProcessGroups]:
-    return {one.desc: one for one in ledger.process_groups}
+    return {group.desc: group for group in ledger.process_groups}
 
 
 def calls(ledger: Ledger) -> dict[str, PreStepCollectives]:
-    return {one.what: one for one in ledger.pre_step_collectives}
+    return {call.what: call for call in ledger.pre_step_collectives}
 
 
 def line(script: str, text: str) -> int:
     """The first line after the preamble that has this text."""
     before = (JOIN + STEP).count("\n")
-    return before + 1 + next(n for n, one in enumerate(script.split("\n")) if text in one)
+    return before + 1 + next(n for n, line in enumerate(script.split("\n")) if text in line)
 
 
-def counts(one: ProcessGroups) -> tuple[int, int, int, int, int]:
-    return one.calls, one.made, one.used, one.unused, one.duplicate
+def counts(group: ProcessGroups) -> tuple[int, int, int, int, int]:
+    return group.calls, group.made, group.used, group.unused, group.duplicate
 
 
 @pytest.mark.timeout(100)
@@ -157,14 +157,14 @@ dist.destroy_process_group()
 """
     ledger = probe(probed, 4, script)
     groups = made(ledger)
-    assert {one.ranks for one in groups.values()} == {4}
+    assert {group.ranks for group in groups.values()} == {4}
     assert counts(groups["mesh_dp"]) == (2, 1, 1, 0, 0)  # by DDP, in C++
     assert counts(groups["mesh_tp"]) == (2, 1, 0, 1, 0)
     assert counts(groups["again"]) == (1, 1, 1, 0, 1)
     assert counts(groups["late"])[2] == 1
     assert counts(groups["short"])[2] == 1  # it was asked before it went
     assert counts(groups["unused"]) == (1, 1, 0, 1, 0)
-    assert all(one.complete and one.backend == "gloo" for one in groups.values())
+    assert all(group.complete and group.backend == "gloo" for group in groups.values())
     assert groups["mesh_dp"].where.endswith(f"script.py:{line(script, 'return')} setup")
     assert 0 < groups["mesh_tp"].avoidable <= groups["mesh_tp"].ns
     assert groups["mesh_dp"].avoidable < groups["mesh_dp"].ns
@@ -194,7 +194,7 @@ optimizer.step()
 """
     groups = made(probe(probed, 4, script))
     assert counts(groups["dp"]) == counts(groups["tp"]) == (1, 1, 1, 0, 0)
-    assert all(one.avoidable == 0 for one in groups.values())
+    assert all(group.avoidable == 0 for group in groups.values())
     assert groups["dp"].where.endswith(" setup")
 
 

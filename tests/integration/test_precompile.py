@@ -44,7 +44,7 @@ def run(folder: Path, cache: Path, case: str = "") -> tuple[dict[str, Any], list
     assert done.returncode == 0, done.stderr
     journals, problems = read_journals(str(journal))
     assert not problems
-    notes = [note for one in journals for note in one.named("note")]
+    notes = [note for journal in journals for note in journal.named("note")]
     codes = [note["code"] for note in notes if note["hook"] == "precompile"]
     return json.loads(done.stdout.splitlines()[-1]), codes
 
@@ -52,9 +52,9 @@ def run(folder: Path, cache: Path, case: str = "") -> tuple[dict[str, Any], list
 def filled(tmp_path_factory: pytest.TempPathFactory, case: str) -> Path:
     """A cache folder with the package of a case."""
     cache = tmp_path_factory.mktemp("made")
-    found, codes = run(tmp_path_factory.mktemp("talk"), cache, case)
-    assert (found["hits"], found["graphs"], codes) == (0, 1, [])
-    right(found)
+    result, codes = run(tmp_path_factory.mktemp("talk"), cache, case)
+    assert (result["hits"], result["graphs"], codes) == (0, 1, [])
+    right(result)
     assert len(list(cache.glob("dynamo/*/headway-guards.json"))) == 1
     return cache
 
@@ -64,10 +64,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return filled(tmp_path_factory, "")
 
 
-def right(found: dict[str, Any]) -> None:
+def right(result: dict[str, Any]) -> None:
     """The numbers are eager's."""
-    assert found["got"] == pytest.approx(found["expected"], rel=1e-4)
-    assert found["buffers"]
+    assert result["got"] == pytest.approx(result["expected"], rel=1e-4)
+    assert result["buffers"]
 
 
 def consumed(made: Path, folder: Path, case: str) -> tuple[dict[str, Any], list[str]]:
@@ -80,9 +80,9 @@ def consumed(made: Path, folder: Path, case: str) -> tuple[dict[str, Any], list[
 def test_an_equal_job_traces_nothing(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, case: str
 ) -> None:
-    found, codes = consumed(filled(tmp_path_factory, case), tmp_path, case)
-    assert (found["hits"], found["graphs"], codes) == (1, 0, [])
-    right(found)
+    result, codes = consumed(filled(tmp_path_factory, case), tmp_path, case)
+    assert (result["hits"], result["graphs"], codes) == (1, 0, [])
+    right(result)
 
 
 @slow
@@ -92,32 +92,32 @@ def test_an_equal_job_traces_nothing(
 def test_another_function_behind_a_dropped_guard_is_seen(
     made: Path, tmp_path: Path, case: str
 ) -> None:
-    found, codes = consumed(made, tmp_path, case)
-    assert (found["hits"], codes) == (0, ["package-guards-differ"])
-    right(found)
+    result, codes = consumed(made, tmp_path, case)
+    assert (result["hits"], codes) == (0, ["package-guards-differ"])
+    right(result)
 
 
 @slow
 @pytest.mark.parametrize("case", ["partial", "submodule", "number", "global number", "flag"])
 def test_what_the_kept_guards_see_compiles_anew(made: Path, tmp_path: Path, case: str) -> None:
-    found, _ = consumed(made, tmp_path, case)
-    assert (found["hits"], found["graphs"]) == (1, 1)
-    right(found)
+    result, _ = consumed(made, tmp_path, case)
+    assert (result["hits"], result["graphs"]) == (1, 1)
+    right(result)
 
 
 @slow
 def test_a_function_that_is_replaced_in_mid_run(made: Path, tmp_path: Path) -> None:
-    found, codes = consumed(made, tmp_path, "in mid run")
+    result, codes = consumed(made, tmp_path, "in mid run")
     assert codes == ["package-outdated"]
-    right(found)
+    right(result)
 
 
 @slow
 @pytest.mark.parametrize("case", ["sizes", "eval in mid run"])
 def test_a_recompile_after_a_load(made: Path, tmp_path: Path, case: str) -> None:
-    found, _ = consumed(made, tmp_path, case)
-    assert (found["hits"], found["graphs"]) == (1, 1)
-    right(found)
+    result, _ = consumed(made, tmp_path, case)
+    assert (result["hits"], result["graphs"]) == (1, 1)
+    right(result)
 
 
 @slow
@@ -131,8 +131,8 @@ def test_a_package_that_was_made_with_gradients_set(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     made, _ = run(tmp_path, cache, "gradients")
     right(made)
-    found, _ = run(tmp_path, cache, "gradients")
-    right(found)
+    result, _ = run(tmp_path, cache, "gradients")
+    right(result)
 
 
 @slow
@@ -141,6 +141,6 @@ def test_a_package_that_is_wrong_for_a_reason_that_nobody_kept(made: Path, tmp_p
     (guards,) = (tmp_path / "cache").glob("dynamo/*/headway-guards.json")
     rows = [row for row in json.loads(guards.read_text()) if row[0] != "L['self'].act"]
     guards.write_text(json.dumps(rows))
-    found, codes = run(tmp_path, tmp_path / "cache", "attribute")
-    assert (found["hits"], codes[0]) == (1, "package-other-numbers")
-    right(found)
+    result, codes = run(tmp_path, tmp_path / "cache", "attribute")
+    assert (result["hits"], codes[0]) == (1, "package-other-numbers")
+    right(result)

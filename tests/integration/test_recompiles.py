@@ -81,7 +81,7 @@ def journals_of(folder: Path) -> list[Journal]:
 
 
 def times(record: Record, function: str) -> int:
-    return sum(_is_of(one.where, function) for one in record.recompiles)
+    return sum(_is_of(recompile.where, function) for recompile in record.recompiles)
 
 
 def _is_of(where: str, function: str) -> bool:
@@ -204,8 +204,8 @@ def test_the_lines_of_code_do_the_same(tmp_path: Path) -> None:
         "few_of": "torch._dynamo.decorators.mark_unbacked(few, 0)",
     }
     assert advice.recompiles == 3
-    one = probed(tmp_path / "marked.py", tmp_path / "one", MARKS=marks["rows_of"])[0]
-    assert times(collect(one), "rows_of") == 0
+    journals = probed(tmp_path / "marked.py", tmp_path / "one", MARKS=marks["rows_of"])[0]
+    assert times(collect(journals), "rows_of") == 0
     other = probed(tmp_path / "marked.py", tmp_path / "other", MARKS=marks["few_of"])[0]
     assert times(collect(other), "few_of") == 0
 
@@ -238,15 +238,15 @@ for _ in range(3):
 def test_caches_and_tuning_in_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text(KERNELS)
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    told = []
+    sections = []
     for name in ("cold", "warm"):
         journals, _ = probed(tmp_path / "kernels.py", tmp_path / name, **cache)
         ledger = build_ledger(journals)
-        told.append(ledger.to_dict()["compile"])
-        assert sum(told[-1]["parts"].values()) * NS == pytest.approx(
+        sections.append(ledger.to_dict()["compile"])
+        assert sum(sections[-1]["parts"].values()) * NS == pytest.approx(
             ledger.buckets["start.pt2_compile"], abs=1
         )
-    cold, warm = told
+    cold, warm = sections
     assert (cold["cold"], cold["cached"], warm["cold"], warm["cached"]) == (2, 0, 1, 1)
     counts = ("fx_hits", "fx_misses", "aot_hits", "aot_misses", "bypassed")
     why = {"Unsupported post grad custom pass": 1}
@@ -302,12 +302,12 @@ def test_verify_counts_before_and_after(headway: Headway, tmp_path: Path) -> Non
     headway("run", "--name", "a", "--no-report", "--", sys.executable, "loop.py", "40")
     assert "L['rows']" in headway("recompiles", "headway/a").stdout
     done = headway("recompiles", "headway/a", "--verify", "--json")
-    found = json.loads(done.stdout)
-    assert found["steps"] == 6  # the last recompile came after step 1
-    assert found["recorded"]["recompiles"] == 1
-    assert [t["recompiles"] for t in found["trials"]] == [1, 0]
-    assert [t["graphs"] for t in found["trials"]] == [2, 1]
-    assert [t["exit_code"] for t in found["trials"]] == [0, 0]
+    result = json.loads(done.stdout)
+    assert result["steps"] == 6  # the last recompile came after step 1
+    assert result["recorded"]["recompiles"] == 1
+    assert [t["recompiles"] for t in result["trials"]] == [1, 0]
+    assert [t["graphs"] for t in result["trials"]] == [2, 1]
+    assert [t["exit_code"] for t in result["trials"]] == [0, 0]
     assert (tmp_path / "end-0").read_text() == "x"  # no trial came to the job's own end
 
 
@@ -332,11 +332,11 @@ def test_verify_goes_on_as_long_as_it_finds_more(headway: Headway, tmp_path: Pat
     """Two of ten inputs change only after torch gave up: no record of that run can name them."""
     (tmp_path / "ten.py").write_text(TEN)
     headway("run", "--name", "ten", "--no-report", "--", sys.executable, "ten.py")
-    told = headway("recompiles", "headway/ten", "--verify", "--steps", "13", "--json").stdout
-    found = json.loads(told)
-    assert [t["recompiles"] for t in found["trials"]] == [7, 2, 0]
-    assert "L['j']" not in found["recorded"]["env"][DYNAMIC]
-    assert "L['j']:0" in found["trials"][-1]["env"][DYNAMIC]
+    text = headway("recompiles", "headway/ten", "--verify", "--steps", "13", "--json").stdout
+    result = json.loads(text)
+    assert [t["recompiles"] for t in result["trials"]] == [7, 2, 0]
+    assert "L['j']" not in result["recorded"]["env"][DYNAMIC]
+    assert "L['j']:0" in result["trials"][-1]["env"][DYNAMIC]
 
 
 BRANCHING = """
@@ -357,8 +357,8 @@ for size in (4, 1, 4, 1):
 def test_a_setting_that_breaks_the_job_is_found_out(headway: Headway, tmp_path: Path) -> None:
     (tmp_path / "branching.py").write_text(BRANCHING)
     headway("run", "--name", "b", "--no-report", "--", sys.executable, "branching.py")
-    told = headway("recompiles", "headway/b", "--verify", "--steps", "4", "--json", code=1).stdout
-    trials = json.loads(told)["trials"]
+    text = headway("recompiles", "headway/b", "--verify", "--steps", "4", "--json", code=1).stdout
+    trials = json.loads(text)["trials"]
     assert [set(t["env"]) for t in trials[1:]] == [{UNBACKED}, {DYNAMIC}]
     assert [t["exit_code"] for t in trials] == [0, 1, 0]
 
@@ -368,14 +368,14 @@ def test_a_setting_that_breaks_the_job_is_found_out(headway: Headway, tmp_path: 
 def test_ranks_that_recompile_for_different_reasons(headway: Headway, tmp_path: Path) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     headway("run", "--name", "two", "--no-report", "--", *torchrun, "loop.py", "30")
-    found = json.loads(headway("recompiles", "headway/two", "--json").stdout)
-    assert found["env"] == {DYNAMIC: "L['rows']:0,L['beside']:0"}
-    assert {(c["source"], *c["ranks"]) for c in found["causes"]} == {
+    result = json.loads(headway("recompiles", "headway/two", "--json").stdout)
+    assert result["env"] == {DYNAMIC: "L['rows']:0,L['beside']:0"}
+    assert {(c["source"], *c["ranks"]) for c in result["causes"]} == {
         ("L['rows']", 0),
         ("L['beside']", 1),
     }
-    told = headway("recompiles", "headway/two", "--verify", "--steps", "4", "--json").stdout
-    trials = json.loads(told)["trials"]
+    text = headway("recompiles", "headway/two", "--verify", "--steps", "4", "--json").stdout
+    trials = json.loads(text)["trials"]
     assert [(t["recompiles"], t["graphs"]) for t in trials] == [(1, 2), (0, 1)]
     assert (tmp_path / "end-0").read_text() == (tmp_path / "end-1").read_text() == "x"
 
@@ -385,20 +385,20 @@ def test_ranks_that_recompile_for_different_reasons(headway: Headway, tmp_path: 
 def test_the_next_run_learns(headway: Headway, tmp_path: Path) -> None:
     def run(name: str, *words: str, **env: str) -> tuple[list[str], dict[str, Any]]:
         job = ("--", sys.executable, "loop.py", "8")
-        said = headway("run", *words, "--name", name, "--no-report", *job, **env).stderr
-        told = headway("recompiles", f"headway/{name}", "--json").stdout
-        return [code for code in codes(said) if code], json.loads(told)
+        lines = headway("run", *words, "--name", name, "--no-report", *job, **env).stderr
+        text = headway("recompiles", f"headway/{name}", "--json").stdout
+        return [code for code in codes(lines) if code], json.loads(text)
 
-    kept = tmp_path / "headway" / ".learned" / "loop.json"
-    said, first = run("one", "--learn")
-    assert (first["recompiles"], said) == (1, []) and kept.exists()
-    said, second = run("two", "--learn")
-    assert (second["recompiles"], said) == (0, [])
-    said, alone = run("three")  # without the flag nothing is set
-    assert (alone["recompiles"], said) == (1, [])
-    said, own = run("four", "--learn", **{DYNAMIC: "L['nothing']"})
-    assert (own["recompiles"], said) == (1, ["learned-sources-not-applied"])
-    assert set(json.loads(kept.read_text())["env"]) <= set(SETTINGS)
+    stored = tmp_path / "headway" / ".learned" / "loop.json"
+    lines, first = run("one", "--learn")
+    assert (first["recompiles"], lines) == (1, []) and stored.exists()
+    lines, second = run("two", "--learn")
+    assert (second["recompiles"], lines) == (0, [])
+    lines, alone = run("three")  # without the flag nothing is set
+    assert (alone["recompiles"], lines) == (1, [])
+    lines, own = run("four", "--learn", **{DYNAMIC: "L['nothing']"})
+    assert (own["recompiles"], lines) == (1, ["learned-sources-not-applied"])
+    assert set(json.loads(stored.read_text())["env"]) <= set(SETTINGS)
 
 
 def test_a_run_that_cannot_be_tried_again(tmp_path: Path) -> None:
@@ -412,10 +412,10 @@ def test_a_run_that_cannot_be_tried_again(tmp_path: Path) -> None:
     assert refused("bare", "--verify") == "command-not-recorded"
     advice = json.loads(cli("recompiles", "bare", "--json", cwd=tmp_path).stdout)
     assert advice["recompiles"] == 0
-    gone = {"schema": 1, "run": "bare", "command": ["true"], "cwd": str(tmp_path / "gone")}
-    (tmp_path / "bare" / "run.json").write_text(json.dumps(gone))
+    run_json = {"schema": 1, "run": "bare", "command": ["true"], "cwd": str(tmp_path / "gone")}
+    (tmp_path / "bare" / "run.json").write_text(json.dumps(run_json))
     assert refused("bare", "--verify") == "job-folder-not-found"
-    (tmp_path / "bare" / "run.json").write_text(json.dumps({**gone, "cwd": str(tmp_path)}))
+    (tmp_path / "bare" / "run.json").write_text(json.dumps({**run_json, "cwd": str(tmp_path)}))
     assert refused("bare", "--verify") == "no-steps"
     assert refused("bare", "--steps", "0") == "steps-out-of-range"
     assert refused("nowhere") == "run-not-found"

@@ -30,12 +30,12 @@ def run(forks: ForkServer, folder: Path, world: int, checks: str) -> list[tuple[
     (folder / "journal").mkdir()
     code, stderr = forks.run(folder / "script.py", env=probe_env(folder / "journal"), timeout=280)
     assert code == 0, stderr
-    found = []
+    results = []
     for number, status in enumerate(json.loads((folder / "ended.json").read_text())):
         said = folder / f"said-{number}.json"
         assert said.exists() or status == 9, stderr
-        found.append((status, json.loads(said.read_text()) if said.exists() else None))
-    return found
+        results.append((status, json.loads(said.read_text()) if said.exists() else None))
+    return results
 
 
 @pytest.fixture(
@@ -52,9 +52,9 @@ def said(
     fork_server: ForkServer,
 ) -> list[Any]:
     """All checks that end well, in one group."""
-    found = run(fork_server, tmp_path_factory.mktemp("ranks"), request.param, TOGETHER)
-    assert [status for status, _ in found] == [0] * request.param
-    return [words for _, words in found]
+    results = run(fork_server, tmp_path_factory.mktemp("ranks"), request.param, TOGETHER)
+    assert [status for status, _ in results] == [0] * request.param
+    return [words for _, words in results]
 
 
 def test_metadata_is_what_torch_gathers(said: list[Any]) -> None:
@@ -66,10 +66,10 @@ def test_metadata_is_what_torch_gathers(said: list[Any]) -> None:
 
 
 def test_sharing_is_one_broadcast_or_two_for_any_number_of_tables(said: list[Any]) -> None:
-    one = [{"broadcast": 1, "all_reduce": 1}, True]
+    single = [{"broadcast": 1, "all_reduce": 1}, True]
     two = [{"broadcast": 2, "all_reduce": 1}, True]
     for words in said:
-        assert words["collectives_of_sharing"] == [one, one, two]
+        assert words["collectives_of_sharing"] == [single, single, two]
 
 
 def test_dtensors_have_the_spec_that_distributing_gives(said: list[Any]) -> None:
@@ -82,15 +82,17 @@ def test_dtensors_have_the_spec_that_distributing_gives(said: list[Any]) -> None
 
 def test_all_ranks_hear_of_a_disagreement(said: list[Any], golden: Golden) -> None:
     for rank, words in enumerate(said):
-        told = words["disagreement"]
+        messages = words["disagreement"]
         for name in ("dtype", "missing", "plan", "placement"):
-            assert told[name][:3] == ["HeadwayError", "plans-disagree", 1]
-        assert told["sound"] == []
-        assert told["world"][:2] == ["UsageError", "plan-world-size-mismatch"]
-        assert told["memory"][:2] == ["UsageError", "tables-too-large"]
-        assert told["nothing"][:2] == ["UsageError", "plan-missing"]
+            assert messages[name][:3] == ["HeadwayError", "plans-disagree", 1]
+        assert messages["sound"] == []
+        assert messages["world"][:2] == ["UsageError", "plan-world-size-mismatch"]
+        assert messages["memory"][:2] == ["UsageError", "tables-too-large"]
+        assert messages["nothing"][:2] == ["UsageError", "plan-missing"]
         if len(said) == 2:
-            text = "".join(f"{name}: {one[-1]}\n" for name, one in told.items() if one)
+            text = "".join(
+                f"{name}: {message[-1]}\n" for name, message in messages.items() if message
+            )
             golden(f"disagreement_{rank}.txt", text)
 
 

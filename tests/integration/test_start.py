@@ -218,15 +218,15 @@ def ranks(fork_server: ForkServer, tmp_path: Path) -> Ranks:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(free_port()),
         )
-        ended, stderr = fork_server.run(tmp_path / "script.py", *words, env=env)
-        assert ended == code, stderr
-        found: dict[int, Any] = {}
+        status, stderr = fork_server.run(tmp_path / "script.py", *words, env=env)
+        assert status == code, stderr
+        results: dict[int, Any] = {}
         for line in (tmp_path / "stdout").read_text().splitlines():
             kind, _, rest = line.partition(" ")
-            rank, _, told = rest.partition(" ")
+            rank, _, output = rest.partition(" ")
             if kind in ("RESULT", "CODE"):
-                found[int(rank)] = json.loads(told) if kind == "RESULT" else told
-        return found
+                results[int(rank)] = json.loads(output) if kind == "RESULT" else output
+        return results
 
     return run
 

@@ -29,19 +29,19 @@ def test_a_process_gets_results_and_gives_one() -> None:
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_stage_that_fails_is_named_and_nothing_new_begins(overlap: bool) -> None:
-    begun: list[str] = []
+    started: list[str] = []
     stages = Stages()
 
     @stages.stage(where="process")
     def broken() -> None:
         raise ValueError("no such table")
 
-    stages.add(lambda broken: begun.append("after"), "after")
+    stages.add(lambda broken: started.append("after"), "after")
     with pytest.raises(StageFailed) as error:
         stages.run(overlap=overlap)
     assert (error.value.code, error.value.stage) == ("stage-failed", "broken")
     assert "ValueError: no such table" in str(error.value)
-    assert not begun
+    assert not started
 
 
 def test_a_stage_that_is_late_is_ended() -> None:

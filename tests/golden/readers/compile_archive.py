@@ -18,7 +18,7 @@ SEALED = ("hmac", "ed25519", "superseded", "zlib")
 def read(name: str, files: Path) -> Any:
     store, key = str(files / "store"), _key(files)
     rows = asked("cache", "list", store, "--json", *key)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "list": rows,
         "show": {
             row["id"]: asked("cache", "show", store, row["id"], "--json", *key)
@@ -32,7 +32,7 @@ def read(name: str, files: Path) -> Any:
     }
     for row in rows:
         row["why"] = bool(row["why"])  # it is worded elsewhere
-    return found
+    return result
 
 
 def _key(files: Path) -> list[str]:
@@ -75,13 +75,13 @@ def _found(files: Path) -> dict[str, str]:
 
 def sealed(files: Path) -> list[Path]:
     """The chunks of the archive that may be used, and its manifest if that is signed."""
-    found = []
-    for one in list_archives(_store(files)):
-        if one.manifest is not None:
-            chunks = [chunk.name for chunk in one.manifest.chunks]
-            found += [files / "store" / "chunks" / name[:2] / name for name in chunks]
-            found += [files / "store" / one.name] if _key(files) else []
-    return found
+    result = []
+    for archive in list_archives(_store(files)):
+        if archive.manifest is not None:
+            chunks = [chunk.name for chunk in archive.manifest.chunks]
+            result += [files / "store" / "chunks" / name[:2] / name for name in chunks]
+            result += [files / "store" / archive.name] if _key(files) else []
+    return result
 
 
 def refused(files: Path) -> bool:

@@ -22,14 +22,14 @@ def _asked(files: Path) -> Any:
 
 
 def _plan(files: Path) -> Any:
-    asked = _asked(files)
-    kept = PlanCache(files / "plans").read(asked)
-    found = ShardingPlan.read(kept, [Table(**one) for one in asked["tables"]])
+    request = _asked(files)
+    document = PlanCache(files / "plans").read(request)
+    plan = ShardingPlan.read(document, [Table(**fields) for fields in request["tables"]])
     return {
-        "hash": found.hash,
-        "tables": [asdict(table) for table in found.tables],
-        "shards": found.shards,
-        "world_size": found.world_size,
+        "hash": plan.hash,
+        "tables": [asdict(table) for table in plan.tables],
+        "shards": plan.shards,
+        "world_size": plan.world_size,
     }
 
 
@@ -41,12 +41,12 @@ def _batch(files: Path) -> Any:
 
     schema = Schema.from_json((files / "batch.json").read_text())
     batch = fast_batch(recorded=files / "batch.json")
-    made = [*batch[:3], batch.names["labels"]]
+    tensors = [*batch[:3], batch.names["labels"]]
     assert type(batch).__name__ == "Batch" and batch.names["split"] == "train"
     assert not schema.differences(batches()[0])
     return {
         "schema": asdict(schema),
-        "made": [[str(one.dtype), list(one.shape), one.requires_grad] for one in made],
+        "made": [[str(item.dtype), list(item.shape), item.requires_grad] for item in tensors],
         "rows": torch.diff(batch.offsets).sum().item(),
     }
 
@@ -55,15 +55,15 @@ def _position(files: Path) -> Any:
     """What comes next, in this epoch and the one after it."""
     from tests.golden.states import positions
 
-    found = {}
+    results = {}
     for path in sorted(files.glob("*.json")):
         position = positions()[path.stem.partition("-")[0]]
         position.load_state_dict(json.loads(path.read_text()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is said that batches are skipped
             epochs = [[list(map(int, batch)) for batch in position] for _ in range(2)]
-        found[path.stem] = {"epoch": position.epoch, "batches": epochs}
-    return found
+        results[path.stem] = {"epoch": position.epoch, "batches": epochs}
+    return results
 
 
 def _guards(files: Path) -> Any:

@@ -71,17 +71,17 @@ put("made-1-0.json", {"key": key, "seconds": 12.5})
 def _content(seed: int, here: str = "") -> dict[str, bytes]:
     """A cache folder: sources, shared libraries, packages, and a list with whole paths."""
     dice = random.Random(seed)
-    found = {
+    contents = {
         f"fxgraph/{number:02}/{number}": dice.randbytes(300) * 3 for number in range(10 + seed)
     }
-    found["ab/kernel.so"] = _library(900)
-    found["ab/kernel.cpp"] = b"int main() { return 0; }\n" * 20
-    found["dynamo/train/guards"] = b"a package of this job"
-    found["keys/empty"] = b""
+    contents["ab/kernel.so"] = _library(900)
+    contents["ab/kernel.cpp"] = b"int main() { return 0; }\n" * 20
+    contents["dynamo/train/guards"] = b"a package of this job"
+    contents["keys/empty"] = b""
     listed = {"child_paths": {"kernel.cubin": f"{here}/triton/x/kernel.cubin"}}
-    found["triton/x/__grp__kernel.json"] = json.dumps(listed).encode()
-    found["triton/x/kernel.cubin"] = dice.randbytes(64)
-    return found
+    contents["triton/x/__grp__kernel.json"] = json.dumps(listed).encode()
+    contents["triton/x/kernel.cubin"] = dice.randbytes(64)
+    return contents
 
 
 def _library(size: int) -> bytes:
@@ -102,10 +102,10 @@ def _fill(tree: CacheFolder, seed: int) -> CacheFolder:
 
 
 def _publish(
-    store: ArchiveStore, seed: int, wanted: CacheKey, base: CacheLookup | None = None
+    store: ArchiveStore, seed: int, request: CacheKey, base: CacheLookup | None = None
 ) -> None:
-    tree = _fill(CacheFolder(Path(f"cache-{wanted.job}-{seed}").absolute()), seed)
-    assert store.publish(tree, wanted, base or CacheLookup(level="miss"), 12.5)
+    tree = _fill(CacheFolder(Path(f"cache-{request.job}-{seed}").absolute()), seed)
+    assert store.publish(tree, request, base or CacheLookup(level="miss"), 12.5)
 
 
 def _unsigned(files: Path) -> None:
@@ -170,10 +170,10 @@ def _zlib(files: Path) -> None:
 def _superseded(files: Path) -> None:
     """A job that has saved again; its first archive went away, the machines are known still."""
     store = ArchiveStore(str(files / "store"))
-    wanted = CacheKey(facts=FACTS, job="train", code="1" * 16)
-    _publish(store, 1, wanted)
+    request = CacheKey(facts=FACTS, job="train", code="1" * 16)
+    _publish(store, 1, request)
     tree = CacheFolder(Path("again").absolute())
-    base, _ = store.restore(store.find(wanted), tree)
+    base, _ = store.restore(store.find(request), tree)
     (tree.root / "fxgraph" / "new").write_bytes(b"compiled later" * 40)
     newer = CacheKey(facts=FACTS, job="train", code="3" * 16)
     assert store.publish(tree, newer, base, 3.0)

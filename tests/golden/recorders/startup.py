@@ -26,10 +26,10 @@ def _plan(files: Path) -> None:
         Shard("place", (0, 1), (6, 3), 0),
     )
     tables = [asdict(table) for table in TABLES]
-    asked = {"planner": "headway", "tables": tables, "world_size": 2, "memory": None}
-    asked["versions"] = {"headway": __version__}
-    PlanCache(files / "plans").write(asked, ShardingPlan(TABLES, shards, 2).document())
-    (files / "asked.json").write_text(json.dumps(asked))
+    request = {"planner": "headway", "tables": tables, "world_size": 2, "memory": None}
+    request["versions"] = {"headway": __version__}
+    PlanCache(files / "plans").write(request, ShardingPlan(TABLES, shards, 2).document())
+    (files / "asked.json").write_text(json.dumps(request))
 
 
 def _batch(files: Path) -> None:
@@ -59,7 +59,9 @@ def _guards(files: Path) -> None:
 
     guards = PackageGuards()
     values = {"G['json']": json, "L['self'].write": json.dumps, "G['kind']": dict}
-    guards.dropped = [DroppedGuard(name, "model", identity(one)) for name, one in values.items()]
+    guards.dropped = [
+        DroppedGuard(name, "model", identity(value)) for name, value in values.items()
+    ]
     guards.write(str(files))
 
 

@@ -94,17 +94,17 @@ def gathered(
 ) -> dict[str, ShardedTensor]:
     """The tables as torch makes them, a gather for each."""
     me, rank = dist.get_rank(), dist.get_rank(group)
-    made = {}
+    tensors_by_name = {}
     for table in plan.tables:
         mine = [shard for shard in plan.of(table.name) if shard.rank == rank]
         shards = [
             LocalShard.from_tensor_and_offsets(tensor, list(shard.offsets), me)
             for tensor, shard in zip(local.get(table.name, []), mine, strict=True)
         ]
-        made[table.name] = ShardedTensor._init_from_local_shards(
+        tensors_by_name[table.name] = ShardedTensor._init_from_local_shards(
             shards, table.rows, table.dim, process_group=group
         )
-    return made
+    return tensors_by_name
 
 
 def same(ours: ShardedTensor, theirs: ShardedTensor) -> bool:
@@ -115,20 +115,20 @@ def same(ours: ShardedTensor, theirs: ShardedTensor) -> bool:
     fields += [(ours.sharding_spec(), theirs.sharding_spec())]
     fields += [(repr(a), repr(b)), (type(ours), type(theirs))]
     fields += [(ours._process_group, theirs._process_group)]
-    held = [[shard.metadata for shard in one.local_shards()] for one in (ours, theirs)]
-    fields += [(held[0], held[1])]
+    local = [[shard.metadata for shard in side.local_shards()] for side in (ours, theirs)]
+    fields += [(local[0], local[1])]
     return all(left == right for left, right in fields)
 
 
 def equal_metadata(rank: int, world: int, folder: Path) -> Any:
     """Odd plans and planned ones, with and without gradients, against what torch gathers."""
-    asked = [
+    gathers = [
         Table(f"t{i}", 3 + 7 * i, 64, ("float32", "float16")[i % 2], lookups=1 + i)
         for i in range(8)
     ]
-    asked.append(Table("rows", 10 * world + 1, 8, split="row"))
+    gathers.append(Table("rows", 10 * world + 1, 8, split="row"))
     answers: dict[str, Any] = {}
-    for name, plan in (("odd", odd(world)), ("planned", sharding.plan(asked, world))):
+    for name, plan in (("odd", odd(world)), ("planned", sharding.plan(gathers, world))):
         plan = sharding.share(plan)
         for grad in (False, True):
             if grad and name == "odd":  # it has tables of integers
@@ -172,10 +172,10 @@ def other_group(rank: int, world: int, folder: Path) -> Any:
             sharding.share(plan, group=group)
         except HeadwayError as error:
             return error.code
-    made = sharding.share(lambda: plan, plan.tables, group=group)
-    local = tensors_of(made, dist.get_rank(group))
-    ours = sharding.sharded_tensors(made, local, group=group)
-    theirs = gathered(made, local, group)
+    shared_plan = sharding.share(lambda: plan, plan.tables, group=group)
+    local = tensors_of(shared_plan, dist.get_rank(group))
+    ours = sharding.sharded_tensors(shared_plan, local, group=group)
+    theirs = gathered(shared_plan, local, group)
     return {name: same(ours[name], theirs[name]) for name in theirs}
 
 
@@ -211,7 +211,7 @@ def dtensor(rank: int, world: int, folder: Path) -> Any:
 def disagreement(rank: int, world: int, folder: Path) -> Any:
     """Each raises on every rank, and none is left waiting."""
 
-    def told(call: Callable[[], Any]) -> list[Any]:
+    def message(call: Callable[[], Any]) -> list[Any]:
         try:
             call()
         except HeadwayError as error:
@@ -226,14 +226,14 @@ def disagreement(rank: int, world: int, folder: Path) -> Any:
         for at in (0, 1)
     ]
     return {
-        "dtype": told(lambda: sharding.share(lambda: mine, tables)),
-        "missing": told(lambda: sharding.share(lambda: mine, tables[: 1 if rank == 1 else 2])),
-        "plan": told(lambda: sharding.share(other if rank == 1 else mine)),
-        "placement": told(lambda: sharding.share(whole[rank == 1])),
-        "world": told(lambda: sharding.share(lambda: sharding.plan(tables, world + 1))),
-        "memory": told(lambda: sharding.share(lambda: sharding.plan(tables, world, memory=1))),
-        "nothing": told(lambda: sharding.share(None)),
-        "sound": told(lambda: sharding.share(mine if rank == 0 else None)),
+        "dtype": message(lambda: sharding.share(lambda: mine, tables)),
+        "missing": message(lambda: sharding.share(lambda: mine, tables[: 1 if rank == 1 else 2])),
+        "plan": message(lambda: sharding.share(other if rank == 1 else mine)),
+        "placement": message(lambda: sharding.share(whole[rank == 1])),
+        "world": message(lambda: sharding.share(lambda: sharding.plan(tables, world + 1))),
+        "memory": message(lambda: sharding.share(lambda: sharding.plan(tables, world, memory=1))),
+        "nothing": message(lambda: sharding.share(None)),
+        "sound": message(lambda: sharding.share(mine if rank == 0 else None)),
     }
 
 
@@ -245,8 +245,8 @@ def cached(rank: int, world: int, folder: Path) -> Any:
     for _ in range(2):
         hashes.append(sharding.share(lambda: cache.plan(tables, world), tables).hash)
     if rank == 0:
-        (kept,) = cache.folder.iterdir()
-        kept.write_bytes(kept.read_bytes()[:-40])
+        (file,) = cache.folder.iterdir()
+        file.write_bytes(file.read_bytes()[:-40])
     hashes.append(sharding.share(lambda: cache.plan(tables, world), tables).hash)
     return [hashes, (folder / f"rank-{rank}").exists()]
 
