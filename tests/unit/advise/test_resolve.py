@@ -113,7 +113,9 @@ def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled
 
 @pytest.mark.parametrize("surer", ["cache", "fast"])
 @pytest.mark.parametrize(("data", "compiled"), [(5, 4), (2, 9), (9, 9)])
-def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: float) -> None:
+def test_time_removed_by_another_change_hides_nothing(
+    surer: str, data: float, compiled: float
+) -> None:
     ledger = overlapping(data, 0, compiled)
     waited = time_in(ledger, ("start.get_first_batch_data",))
     compiler = time_in(ledger, ("start.pt2_compile",))
@@ -131,7 +133,7 @@ def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: fl
     assert report.gain == length(compiler)
 
 
-def test_the_surer_one_wins_what_two_want() -> None:
+def test_shared_time_goes_to_the_more_certain_change() -> None:
     ledger = ledger_of(Line().add("waste.data_stall", 10).add(EFFECTIVE, 10), steps=1)
     take = time_in(ledger, ("waste.data_stall",))
     half = ((0, 4 * NS),)

@@ -89,12 +89,12 @@ def test_a_run_that_only_trains_needs_nothing(rule: str) -> None:
     assert not [p for p in ask(rule, no_steps()) if p.confidence == "high"]
 
 
-def test_data_and_model_in_turn() -> None:
+def test_data_and_model_prepared_sequentially() -> None:
     line = Line().start("start", train_module_creation=8, get_first_batch_data=3)
     assert worth("stage_overlap", ledger_with(line)) == (3.0, "medium")
 
 
-def test_declared_stages_go_down_to_their_least() -> None:
+def test_declared_stages_shrink_to_the_critical_path() -> None:
     line = Line().start("start", preproc_creation=5, train_module_creation=6)
     rows = [("preproc_creation", 0, 5), ("train_module_creation", 5, 11)]
     graph = StageGraph(
@@ -113,13 +113,13 @@ def test_the_compiler_waits_for_the_batch() -> None:
     assert not ask("fast_batch", ledger_with(line))  # an import of the compiler is no compile
 
 
-def test_what_was_compiled_ahead_in_vain() -> None:
+def test_a_missed_precompile() -> None:
     line = Line().start("start", pt2_compile=10)
     again = compiled(recompile=True, missed_precompile=True, reason=REASON, end=4 * NS)
     assert worth("fast_batch", ledger_with(line, compiles=(again,))) == (4.0, "high")
 
 
-def test_groups_that_nobody_needed() -> None:
+def test_avoidable_process_groups() -> None:
     groups = ProcessGroups(
         where="train.py:6", what="new_group", desc="", backend="nccl", size=2, ranks=4, calls=8,
         made=2, used=1, unused=1, duplicate=0, ns=5 * NS, avoidable=3 * NS, complete=True,
@@ -166,14 +166,14 @@ def test_metadata_sent_table_by_table() -> None:
     ] == [""]
 
 
-def test_a_cold_compile_by_its_own_parts() -> None:
+def test_a_cold_compile_estimated_from_its_phases() -> None:
     line = Line().start("start", pt2_compile=10)
     parts = {"import": 1 * NS, "dynamo": 2 * NS, "inductor": 7 * NS}
     ledger = ledger_with(line, compiles=(compiled(),), compile_parts=parts)
     assert worth("compile_cache", ledger) == (7.0, "medium")
 
 
-def test_a_cold_compile_by_a_start_that_was_not() -> None:
+def test_a_cold_compile_estimated_from_a_warm_start() -> None:
     line, attempts = lives(
         Line().start("start", pt2_compile=10).add(EFFECTIVE, 5),
         Line().start("recover", pt2_compile=2).add(EFFECTIVE, 5),
@@ -191,14 +191,14 @@ def test_a_cold_compile_by_a_start_that_was_not() -> None:
     assert not ask("compile_cache", warm)
 
 
-def test_tuning_less_what_is_kept() -> None:
+def test_autotuning_without_remaining_configs() -> None:
     line = Line().start("start", pt2_compile=10)
     tuning = Tuning(kernels=3, time_s=6.0, remaining_s=1.5)
     assert worth("autotune_pruning", ledger_with(line), tuning=tuning) == (4.5, "medium")
     assert not ask("autotune_pruning", ledger_with(line), tuning=replace(tuning, remaining_s=6.0))
 
 
-def test_a_size_that_changes() -> None:
+def test_a_changing_size() -> None:
     line = Line().start("start", pt2_compile=10).add(EFFECTIVE, 5).add("waste.recompile", 8)
     again = compiled(recompile=True, reason=REASON, end=6 * NS)
     ledger = ledger_with(line, compiles=(compiled(), again))
@@ -279,7 +279,7 @@ def test_no_save_at_all() -> None:
     assert worth("interval", ledger) == (50.0, "low")
 
 
-def test_a_hang_is_ended_sooner() -> None:
+def test_a_shorter_hang_limit() -> None:
     line = Line().add(EFFECTIVE, 50).add("waste.evaluation", 20).add(EFFECTIVE, 50)
     ledger = ledger_of(line.add("failure.hang", 600), steps=100)
     (found,) = ask("hang_limits", ledger)
@@ -299,7 +299,7 @@ def restarted(decision: str | None, downtime: float = 60) -> Ledger:
     return ledger_of(line, steps=9, attempts=attempts, failures=(failed(decision=decision),))
 
 
-def test_between_two_attempts() -> None:
+def test_the_gap_between_two_attempts() -> None:
     slow = restarted(None)
     assert worth("requeue_delay", slow) == (65.0, "low")
     quick = restarted("restart: a network failed", downtime=1)
@@ -348,7 +348,7 @@ def test_publishing_on_the_trainer() -> None:
     )
 
 
-def test_a_whole_run_is_advised_by_several() -> None:
+def test_several_rules_advise_a_run() -> None:
     ledger = killed()
     proposals, notes = rules.ask(Evidence(ledger=ledger))
     assert not notes
@@ -358,7 +358,7 @@ def test_a_whole_run_is_advised_by_several() -> None:
     assert 0 < report.gain <= report.lost
 
 
-def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         def __init__(self, name: str, found: object) -> None:
             self.name, self.found = name, found
@@ -386,7 +386,7 @@ def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert notes == ["rule wrong failed: KeyError: 'no such leaf'"]
 
 
-def test_a_death_too_soon_for_a_warm_restart() -> None:
+def test_a_failure_before_a_warm_process_is_ready() -> None:
     line, attempts = lives(
         Line().start("start", launcher_init=20).add(EFFECTIVE, 9),
         Line().start("recover", launcher_init=20).add(EFFECTIVE, 20),

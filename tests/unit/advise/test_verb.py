@@ -47,7 +47,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("rule", rules.OWN)
-def test_what_a_rule_says_is_there(rule: str) -> None:
+def test_flags_and_pages_of_a_rule_exist(rule: str) -> None:
     parser = argparse.ArgumentParser()
     prepare(parser)
     flags = {name for action in parser._actions for name in action.option_strings}
@@ -66,14 +66,14 @@ def test_what_a_rule_says_is_there(rule: str) -> None:
             assert verb in VERBS
 
 
-def test_every_rule_is_a_file_and_in_the_docs() -> None:
+def test_every_rule_has_a_module_and_documentation() -> None:
     files = {path.stem for path in RULES.glob("*.py")} - {"__init__"}
     assert files == set(rules.OWN.values())
     page = (ROOT / "docs" / "advise.md").read_text()
     assert not [name for name in rules.OWN if f"`{name}`" not in page]
 
 
-def test_the_contract_adds_up() -> None:
+def test_the_json_adds_up() -> None:
     content = to_dict(advise(Evidence(ledger=killed(), where="runs/night")))
     assert content["schema"] == 1
     whole = content["with_all"]
@@ -90,7 +90,7 @@ def test_the_contract_adds_up() -> None:
     assert not [name for name in names if f"`{name}`" not in page]
 
 
-def test_a_terminal_gets_what_to_type(golden: Golden) -> None:
+def test_the_terminal_output_has_commands(golden: Golden) -> None:
     lines = list(report_lines(advise(Evidence(ledger=killed(), where="runs/night"))))
     assert any(line.strip() == "headway run --async-save -- COMMAND" for line in lines)
     golden("killed.txt", "\n".join(lines) + "\n")
@@ -101,7 +101,7 @@ def _advised(*boosters: str, auto: AutoRun | None = None) -> set[str]:
     return {advice.rule for advice in advise(Evidence(ledger=ledger)).advice}
 
 
-def test_what_a_run_had_is_not_proposed() -> None:
+def test_boosters_in_use_are_not_proposed() -> None:
     by_flag = {
         "compile_cache": "compile_cache",
         "async_save": "async_checkpoint",
@@ -119,7 +119,7 @@ def test_what_a_run_had_is_not_proposed() -> None:
     assert "async_checkpoint" not in _advised(auto=auto)
 
 
-def test_a_run_under_auto_keeps_it() -> None:
+def test_a_run_with_auto_keeps_auto() -> None:
     auto = AutoRun(job="j", comparison_key="k", boosters=())
     for ledger, offered in ((killed(), 1), (dataclasses.replace(killed(), auto=auto), 0)):
         plan = advise(Evidence(ledger=ledger))
@@ -128,7 +128,7 @@ def test_a_run_under_auto_keeps_it() -> None:
         assert "\n".join(report_lines(plan)).count("headway run --auto -- ") == offered
 
 
-def test_changes_worth_little_share_a_line() -> None:
+def test_small_changes_share_a_line() -> None:
     plan = advise(Evidence(ledger=killed()))
     assert plan.advice[-1].marginal * 100 > plan.lost
     small = dataclasses.replace(plan.advice[-1], marginal=10_000_000, rule="small_rule")
@@ -153,7 +153,7 @@ def write(path: Path, *, command: list[str] = COMMAND, blocked: float = 10.0) ->
     (path / "run.json").write_text(json.dumps(content))
 
 
-def test_a_run_and_those_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_runs_of_the_same_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "one")
     write(tmp_path / "same", blocked=9.0)
     write(tmp_path / "other", command=["python", "eval.py"])
@@ -177,7 +177,7 @@ def test_a_run_and_those_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture
         (["run", "--since", "30d"], "flag-needs-store"),
     ],
 )
-def test_bad_input_is_one_sentence(
+def test_bad_input_is_one_error_line(
     words: list[str],
     code: str,
     tmp_path: Path,
@@ -192,7 +192,7 @@ def test_bad_input_is_one_sentence(
     assert content.count("\n") == 1
 
 
-def test_the_example_of_the_docs_is_what_is_said() -> None:
+def test_the_example_of_the_docs_is_real_output() -> None:
     page = (ROOT / "docs" / "advise.md").read_text()
     example = page.partition("```text\n")[2].partition("```")[0].splitlines()
     lines = list(report_lines(advise(Evidence(ledger=killed(), where="headway/train-0815"))))
@@ -200,7 +200,7 @@ def test_the_example_of_the_docs_is_what_is_said() -> None:
     assert not [line for line in example if line != "  ..." and line not in lines]
 
 
-def test_the_figures_of_the_docs_are_those_of_the_benchmark() -> None:
+def test_the_docs_have_the_figures_of_the_benchmark() -> None:
     page = (ROOT / "docs" / "advise.md").read_text()
     result = json.loads((ROOT / "benchmarks" / "results" / "advise.json").read_text())
     for rule, row in result["rows"].items():

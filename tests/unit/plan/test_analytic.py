@@ -21,7 +21,7 @@ SHORT = JobSpec(nodes=1, mtbf=DAY / 4, length=3600, interval=7200, block=15, sta
 
 @pytest.mark.parametrize("case", [META, LARGE, SLOW, SHORT], ids=["meta", "large", "slow", "short"])
 @pytest.mark.timeout(60)
-def test_both_ways_agree(case: JobSpec) -> None:
+def test_both_methods_agree(case: JobSpec) -> None:
     closed, played = expected(case), simulate(case, trials=1000)
     assert abs(closed.ett_percent - played.shares.ett_percent) < 2 * played.ci95
     assert played.ci95 < 2.5 and not played.unfinished
@@ -51,14 +51,14 @@ def test_twice_the_nodes_fail_twice_as_often() -> None:
     assert expected(large).ett_percent < expected(small).ett_percent
 
 
-def test_a_job_that_gets_nowhere_is_given_up() -> None:
+def test_trials_without_progress_are_aborted() -> None:
     case = JobSpec(nodes=1, mtbf=60, length=3 * 3600, interval=3600, block=1)
     played = simulate(case, trials=20)
     assert played.unfinished == played.trials == 20
     assert played.shares.ett_percent < 1 and expected(case).ett_percent < 1
 
 
-def test_the_same_seed_plays_the_same_failures() -> None:
+def test_the_seed_determines_the_failures() -> None:
     first, again, other = (simulate(SHORT, trials=50, seed=seed) for seed in (7, 7, 8))
     assert first == again
     assert first != other
@@ -68,7 +68,7 @@ def test_the_same_seed_plays_the_same_failures() -> None:
     ("field", "value"),
     [("nodes", 0), ("mtbf", 0.0), ("length", math.inf), ("interval", 0.0), ("recover", -1.0)],
 )
-def test_a_job_that_cannot_be(field: str, value: float) -> None:
+def test_invalid_jobs(field: str, value: float) -> None:
     fields = {"nodes": 1, "mtbf": DAY, "length": DAY, field: value}
     with pytest.raises(UsageError, check=has_code("value-out-of-range")) as error:
         JobSpec(**fields)  # type: ignore[arg-type]
@@ -80,6 +80,6 @@ def test_saves_that_cost_nothing_have_no_best_interval() -> None:
         expected(JobSpec(nodes=1, mtbf=DAY, length=DAY))
 
 
-def test_what_fails_all_the_time_cannot_be_played() -> None:
+def test_too_many_failures_cannot_be_simulated() -> None:
     with pytest.raises(UsageError, check=has_code("too-many-failures")):
         simulate(JobSpec(nodes=1, mtbf=1, length=100 * DAY, interval=1, block=1))

@@ -29,14 +29,14 @@ def test_the_optimum_lies_in_the_middle_of_the_curve() -> None:
         assert item.exact < min(item.wasted, 100)
 
 
-def test_recovery_lifts_the_curve_and_leaves_its_optimum() -> None:
+def test_recovery_raises_the_curve_but_keeps_the_optimum() -> None:
     slow = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15, recover=288)
     assert slow.interval_in_use == META.interval_in_use
     assert point(slow, 600).recover == pytest.approx(1)  # 288 s of 8 hours
     assert point(slow, 600).wasted == pytest.approx(point(META, 600).wasted + 1)
 
 
-def test_the_laws() -> None:
+def test_the_formulas() -> None:
     points_by_name = {law.name: law.point for law in formulas(META)}
     assert list(points_by_name) == ["Young", "Daly", "exact"]
     assert points_by_name["exact"].exact <= min(

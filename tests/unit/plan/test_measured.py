@@ -43,7 +43,7 @@ def test_the_values_of_a_run() -> None:
     assert measured.values["mtbf"] == pytest.approx(86400 / measured.failures_a_day)
 
 
-def test_a_swapped_node_is_not_one_more() -> None:
+def test_a_replaced_node_is_counted_once() -> None:
     ledger = killed()
     ranks = tuple(
         replace(rank, hosts=("a", "b", "c"), host_of={0: "a", 1: "bc"[place]})
@@ -53,7 +53,7 @@ def test_a_swapped_node_is_not_one_more() -> None:
     assert measured_by_run(replace(ledger, ranks=ranks[:1]), "night").nodes == 1
 
 
-def test_a_failure_that_is_not_started_again_does_not_count() -> None:
+def test_failures_without_a_restart_do_not_count() -> None:
     line = Line().add("start.pt2_compile", 10).add("train.effective", 90)
     failure = Failure(
         attempt=0, at=1, category="user_code", owner="user", retry="no", root_rank=0, evidence=""
@@ -66,7 +66,7 @@ def test_a_failure_that_is_not_started_again_does_not_count() -> None:
     assert (measured.values["recover"], measured.values["compile_again"]) == (0, 10)
 
 
-def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
+def test_values_of_a_checkpointer_take_precedence() -> None:
     saved = CheckpointOutcome(
         attempt=0,
         step=1,
@@ -96,7 +96,7 @@ def test_the_values_of_a_store(source: Source) -> None:
         measured_in_store(first_row, Filter(where=(("team", "nobody"),)), "store")
 
 
-def test_one_answer_to_how_often_to_save() -> None:
+def test_one_recommended_interval() -> None:
     """Report, advice and plan of a run recommend the same interval."""
     line = Line().add("train.effective", 9000).add("waste.checkpoint_block", 12)
     line.add("failure.lost_training", 2000)

@@ -66,7 +66,7 @@ def test_a_sweep_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_failures_seen_on_many_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_measured_on_many_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", "--block", "15", "--length", "1d", "--trials", "2", "--nodes", "32")
     row = as_json(capsys, *words, "--failures-a-day", "3@64")["rows"][0]
     assert row["failures_a_day"] == pytest.approx(1.5)
@@ -82,9 +82,7 @@ def test_the_curve_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == 2 * 62
 
 
-def test_the_picture_is_one_file_without_a_network(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_html_page_needs_no_network(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "plan.html"
     words = (*META, "--nodes", "8,64", "--html", str(target))
     output(capsys, *words)
@@ -144,7 +142,7 @@ def test_a_recorded_run_has_one_recommended_interval(
             assert f"interval={shown / NS:.3g})" in advice["code"][0]
 
 
-def test_a_run_that_is_too_short_to_plan_from_is_called_so(
+def test_a_run_that_is_too_short_is_an_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = str(unpack("auto_first", tmp_path))
@@ -161,7 +159,7 @@ def test_a_run_that_is_too_short_to_plan_from_is_called_so(
     ],
 )
 @pytest.mark.timeout(60)
-def test_the_page_shows_what_is_printed(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_docs_show_real_output(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "plan.md").read_text()
     lines = output(capsys, "plan", *words.split()).splitlines()
     assert f"    headway plan {words}\n" in page
@@ -194,7 +192,7 @@ def test_from_a_run_without_a_failure(
     assert not explicit["failures_are_bound"] and explicit["failures_a_day"] == 1
 
 
-def test_no_dots_where_they_would_take_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_are_not_simulated_if_that_takes_minutes(capsys: pytest.CaptureFixture[str]) -> None:
     """20 trials of each would need a million attempts; with 1 % of them points are simulated."""
     words = ("plan", "--mtbf", "24s", "--block", "0.01s", "--trials", "2")
     assert as_json(capsys, *words)["rows"][0]["curve_played"] == []

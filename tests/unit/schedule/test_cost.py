@@ -45,7 +45,7 @@ def test_a_run_that_saved() -> None:
     assert from_ledger(ledger, grace=10).lost == pytest.approx(4 * (8 + start))
 
 
-def test_a_run_that_says_nothing_is_charged_from_its_start() -> None:
+def test_a_run_without_saves_is_charged_from_its_start() -> None:
     job = FakeRun()
     job.launcher(begin=0)
     rank = job.process(begin=1, rank=0, world=1)
@@ -74,7 +74,7 @@ def test_a_run_on_disk(tmp_path: Path) -> None:
     assert from_run(tmp_path).lost == pytest.approx(from_ledger(job.ledger()).lost)
 
 
-def test_top_shows_it_while_the_run_goes_on(
+def test_top_shows_the_cost_of_an_active_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = FakeRun()
@@ -90,7 +90,7 @@ def test_top_shows_it_while_the_run_goes_on(
     assert line[1] not in capsys.readouterr().out
 
 
-def test_waiting_in_a_queue_is_no_time_of_accelerators() -> None:
+def test_queue_time_does_not_count() -> None:
     job = FakeRun()
     first = job.launcher(begin=0)
     rank = job.process(begin=1, rank=0, world=2)
@@ -107,7 +107,7 @@ def test_waiting_in_a_queue_is_no_time_of_accelerators() -> None:
     assert price.preemptions == 1
 
 
-def test_a_save_that_is_still_written_is_not_counted_on() -> None:
+def test_an_unfinished_save_does_not_count() -> None:
     job = FakeRun()
     job.launcher(begin=0)
     rank = job.process(begin=1, rank=0, world=1)
@@ -121,7 +121,7 @@ def test_a_save_that_is_still_written_is_not_counted_on() -> None:
     assert from_ledger(job.ledger()).unsaved == pytest.approx(60 - 50)
 
 
-def test_a_save_of_a_checkpointer_counts_once_it_says_that_it_is_durable() -> None:
+def test_a_checkpointer_save_counts_once_it_is_durable() -> None:
     job = FakeRun()
     job.launcher(begin=0)
     rank = job.process(begin=1, rank=0, world=1)

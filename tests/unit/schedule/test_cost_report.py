@@ -36,7 +36,7 @@ def price(writer: Writer, accelerators: int, age: float) -> None:
     )
 
 
-def test_the_last_price_grows_until_it_is_read(tmp_path: Path) -> None:
+def test_the_last_report_is_extrapolated_to_now(tmp_path: Path) -> None:
     writer = launcher(tmp_path / "r", "L0", 0, scheduler_job="42")
     price(writer, 16, age=100)
     report = read_cost_report(tmp_path / "r", time.time() + 20)
@@ -61,7 +61,7 @@ def test_a_launcher_that_was_killed_is_over(tmp_path: Path) -> None:
     assert late is not None and late.over
 
 
-def test_the_newest_launch_counts_on_whichever_node_it_speaks(tmp_path: Path) -> None:
+def test_the_newest_launch_counts_on_any_node(tmp_path: Path) -> None:
     old = launcher(tmp_path, "L0", 0)
     price(old, 8, age=500)
     old.write({"ev": "exit", "t": time.monotonic_ns(), "code": -15})
@@ -72,7 +72,7 @@ def test_the_newest_launch_counts_on_whichever_node_it_speaks(tmp_path: Path) ->
     assert (report.host, report.accelerators, report.over) == ("n1", 16, False)
 
 
-def test_before_the_first_price_it_is_charged_from_its_start(tmp_path: Path) -> None:
+def test_before_the_first_report_the_start_counts(tmp_path: Path) -> None:
     begin = time.monotonic_ns() - 70 * NS
     launcher(tmp_path, "L0", 0, begin=begin)
     report = read_cost_report(tmp_path, time.time())

@@ -50,7 +50,7 @@ OLD_SAVED = {"since": NOW - 1015}  # a save ended 5 s ago
 NEW = {"since": NOW - 300}  # 300 s that are in no checkpoint
 
 
-def test_each_policy_has_its_own_victim() -> None:
+def test_the_victim_of_each_policy() -> None:
     jobs = (
         running(0, 2, 0, **NEW),
         running(1, 2, 0, **OLD_SAVED),
@@ -63,13 +63,13 @@ def test_each_policy_has_its_own_victim() -> None:
     assert chosen("least-lost", 2, *jobs) == [1]
 
 
-def test_nobody_goes_where_that_starts_nothing() -> None:
+def test_no_victims_if_the_waiting_job_cannot_start() -> None:
     jobs = (running(0, 2, 0, **NEW), running(1, 2, 1, **NEW))
     for name in policies.BUILT_IN:
         assert chosen(name, 4, *jobs) == [], "two on each node are no gang of four"
 
 
-def test_nobody_goes_who_need_not() -> None:
+def test_no_unnecessary_victims() -> None:
     jobs = (running(0, 1, 0, since=NOW - 1), running(1, 4, 1, since=NOW - 2))
     assert chosen("newest", 4, *jobs) == [1]
 
@@ -79,7 +79,7 @@ def test_a_gang_needs_whole_nodes() -> None:
     assert chosen("newest", 16, *jobs, nodes=3) == [0, 1, 2, 3]
 
 
-def test_a_tenant_gives_only_what_it_borrows() -> None:
+def test_a_tenant_loses_only_what_it_borrows() -> None:
     jobs = (running(0, 2, 0, **NEW), running(1, 2, 0, **NEW))
     for name in ("newest", "largest", "least-lost", "least-cost"):
         assert chosen(name, 4, *jobs, quota=2) == [], "2 are borrowed, 4 are needed"
@@ -87,13 +87,13 @@ def test_a_tenant_gives_only_what_it_borrows() -> None:
         assert chosen(name, 2, *jobs, quota=4) == []
 
 
-def test_the_notice_makes_a_run_cheap_that_saves_in_time() -> None:
+def test_a_run_that_saves_in_time_is_cheap_with_notice() -> None:
     slow, fast = running(0, 2, 0, **NEW, save=60.0), running(1, 2, 1, **NEW, save=5.0)
     assert chosen("least-cost:each=0", 2, slow, fast, grace=30.0) == [1]
     assert chosen("least-cost:each=0:notice=off", 2, slow, fast, grace=30.0) == [0], "all alike"
 
 
-def test_silence_does_not_protect() -> None:
+def test_a_run_without_reports_is_not_protected() -> None:
     reporting, silent = (
         running(0, 2, 0, **OLD_SAVED),
         running(1, 2, 1, **OLD_SAVED, reports_cost=False),
@@ -119,7 +119,7 @@ def test_the_phase_protects_until_the_first_durable_checkpoint() -> None:
     assert chosen("least-cost:phase=on", 2, young) == [0]
 
 
-def test_a_large_victim_is_worth_its_price_unless_its_tenant_takes_it_back() -> None:
+def test_large_victims_are_preferred_unless_their_tenant_reclaims() -> None:
     small, large = running(0, 2, 0, **NEW), running(1, 8, 1, **NEW)
     assert chosen("least-cost", 2, small, large) == [1]
     assert chosen("least-cost", 2, small, large, quota=8) == [0]
@@ -147,7 +147,7 @@ def test_wrong_names(text: str, code: str, fields: dict[str, str]) -> None:
     assert error.value.fields == fields
 
 
-def test_others_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", "headway.schedule.policies:Newest", policies.GROUP)
     monkeypatch.setattr(policies, "entry_points", lambda group: [point])
     assert policies.parse_policy("mine:notice=on") == Newest(notice=True)

@@ -54,7 +54,7 @@ def controller(
     return PublishLoop(path, publisher, grace=30, repeat_penalty_s=60, clock=time.time, log=append)
 
 
-def test_an_offer_of_each_run(tmp_path: Path) -> None:
+def test_the_cost_of_each_run(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
     write_active_run(tmp_path / "b", over=True)
     (tmp_path / "c" / "journal").mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_an_offer_of_each_run(tmp_path: Path) -> None:
     assert later.price is None, "its launcher gave no sign of life for long"
 
 
-def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None:
+def test_the_end_of_a_run_withdraws_its_cost_and_ends_the_loop(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
     publisher = RecordingPublisher()
 
@@ -80,7 +80,7 @@ def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None
     assert publisher.published == [{"a": True}, {"a": False}]
 
 
-def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path) -> None:
+def test_costs_are_withdrawn_on_removal_and_stop(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
     write_active_run(tmp_path / "b")
     publisher = RecordingPublisher()
@@ -94,7 +94,7 @@ def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path
     assert publisher.published == [{"a": True, "b": True}, {"a": True, "b": False}, {"a": False}]
 
 
-def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
+def test_a_refusal_is_logged_once_and_retried(tmp_path: Path) -> None:
     write_active_run(tmp_path / "a")
     publisher, log = RecordingPublisher(), list[str]()
     publisher.refuse = True
@@ -109,7 +109,7 @@ def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
     assert all("the scheduler sleeps" in line for line in log)
 
 
-def test_a_nudge_stays_within_its_limits_and_moves_in_steps() -> None:
+def test_the_adjustment_is_bounded_and_has_levels() -> None:
     adjustment = PriorityAdjustment(minimum=-10, maximum=90, full_loss_s=1000)
 
     def of(lost: float) -> int:
@@ -165,7 +165,7 @@ def test_the_comment_of_a_job(
     ]
 
 
-def test_runs_that_share_a_job_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_share_a_job_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = scontrol(tmp_path, comment="(null)")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     list(SlurmPublisher().publish([run_cost("a"), run_cost("b"), run_cost("c", None)]))
@@ -173,7 +173,7 @@ def test_runs_that_share_a_job_go_together(tmp_path: Path, monkeypatch: pytest.M
     assert calls.read_text().count("update") == 1
 
 
-def test_what_slurm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses = "slurm_update error: Access/permission denied"
     calls = scontrol(tmp_path, comment="(null)", nice=2, refuses=refuses)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -197,7 +197,7 @@ def test_what_slurm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         list(SlurmPublisher().publish([run_cost()]))
 
 
-def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
+def test_the_prometheus_file_has_active_runs_only(tmp_path: Path) -> None:
     write_active_run(tmp_path / "runs" / "a", scheduler_job="7")
     write_active_run(tmp_path / "runs" / "b", over=True)
     path = tmp_path / "costs.prom"
@@ -221,7 +221,7 @@ def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # it loads the engine of a store
-def test_the_page_of_a_fleet_has_the_price_of_what_goes_on(tmp_path: Path) -> None:
+def test_fleet_metrics_have_the_costs_of_active_runs(tmp_path: Path) -> None:
     from headway.cli.fleet import metrics_text
     from headway.fleet.metrics import Window
     from headway.fleet.store.parquet import Store
@@ -236,7 +236,7 @@ def test_the_page_of_a_fleet_has_the_price_of_what_goes_on(tmp_path: Path) -> No
     assert "headway_fleet_read_time_seconds" in families
 
 
-def test_a_run_that_goes_on_is_exported_with_its_price(
+def test_an_active_run_is_exported_with_its_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = FakeRun()
@@ -253,7 +253,7 @@ def test_a_run_that_goes_on_is_exported_with_its_price(
             assert families["headway_accelerators"].samples[0].value == 4
 
 
-def test_a_job_of_ray_that_has_ended_has_no_price(tmp_path: Path) -> None:
+def test_a_finished_ray_job_has_no_cost(tmp_path: Path) -> None:
     path = tmp_path / "ray.prom"
 
     def page(found: Iterable[RunCost]) -> str:
@@ -278,7 +278,7 @@ def test_a_job_of_ray_that_has_ended_has_no_price(tmp_path: Path) -> None:
         RayPublisher(Api("http://x"), "../x", FilePublisher(path, page))
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_active_run(tmp_path / "a")
     (tmp_path / "file").touch()
     words = ["schedule", "publish-cost", str(tmp_path / "a"), "--to", "file", "--once"]

@@ -57,7 +57,7 @@ def place(
     return KubernetesPublisher(api, "train", **more)  # type: ignore[arg-type]
 
 
-def test_the_pod_of_the_launcher_is_annotated_and_cleaned(api_server: RecordedServer) -> None:
+def test_annotations_of_the_launcher_pod_are_set_and_removed(api_server: RecordedServer) -> None:
     there = place(api_server)
     assert list(there.publish([run_cost()])) != []
     assert api_server.annotations(POD) == {
@@ -78,7 +78,7 @@ def test_the_pod_of_the_launcher_is_annotated_and_cleaned(api_server: RecordedSe
     assert list(place(api_server).publish([run_cost(None)])) == [], "gone, and all of it with it"
 
 
-def test_what_is_sent_is_what_was_sent_when_the_answers_were_recorded(
+def test_requests_match_the_recorded_ones(
     api_server: RecordedServer,
 ) -> None:
     there = place(api_server)
@@ -105,7 +105,7 @@ def test_the_boost_of_the_workload_stays_within_its_limits(api_server: RecordedS
     assert api_server.annotations(WORKLOAD) == {}
 
 
-def test_a_boost_of_somebody_else_is_left_alone(api_server: RecordedServer) -> None:
+def test_the_boost_of_another_client_is_not_changed(api_server: RecordedServer) -> None:
     api_server.things[WORKLOAD]["metadata"]["annotations"] = {BOOST: "7"}
     with pytest.raises(SchedulerUpdateFailed, check=has_code("workload-boosted-by-other")):
         list(
@@ -139,7 +139,7 @@ def test_without_kueue_or_a_workload(api_server: RecordedServer) -> None:
         ([None, 409], []),
     ],
 )
-def test_what_passes_is_tried_again(
+def test_transient_errors_are_retried(
     api_server: RecordedServer, refusals: list[Any], waited: list[float]
 ) -> None:
     api_server.refusals = list(refusals)
@@ -159,7 +159,7 @@ def test_what_passes_is_tried_again(
         ([DROP] * 4, "api-not-reached", None, None),
     ],
 )
-def test_what_does_not_pass_is_one_sentence(
+def test_permanent_errors_are_one_line(
     api_server: RecordedServer,
     refusals: list[Any],
     code: str,
@@ -174,14 +174,14 @@ def test_what_does_not_pass_is_one_sentence(
     assert not api_server.refusals
 
 
-def test_what_others_change_again_and_again_is_left(api_server: RecordedServer) -> None:
+def test_repeated_conflicts_are_an_error(api_server: RecordedServer) -> None:
     api_server.refusals = [None, 409] * 4
     with pytest.raises(SchedulerUpdateFailed, check=has_code("kubernetes-conflict")):
         list(place(api_server).publish([run_cost()]))
     assert not api_server.refusals
 
 
-def test_one_that_is_refused_holds_up_no_other(api_server: RecordedServer) -> None:
+def test_a_refused_object_does_not_block_others(api_server: RecordedServer) -> None:
     other = RunCost(run="gone", host="no-such-pod", job=None, at=0.0, price=PRICE)
     with pytest.raises(
         SchedulerUpdateFailed, check=has_code("kubernetes-object-not-found")
@@ -191,7 +191,7 @@ def test_one_that_is_refused_holds_up_no_other(api_server: RecordedServer) -> No
     assert api_server.annotations(POD)[COST] == "5600"
 
 
-def test_a_launcher_that_runs_in_no_pod(api_server: RecordedServer) -> None:
+def test_a_launcher_outside_a_pod(api_server: RecordedServer) -> None:
     other = RunCost(run="gone", host="my_host", job=None, at=0.0, price=PRICE)
     with pytest.raises(SchedulerUpdateFailed, check=has_code("run-not-in-pod")):
         list(place(api_server).publish([other, run_cost()]))
@@ -207,12 +207,12 @@ def test_a_launcher_that_runs_in_no_pod(api_server: RecordedServer) -> None:
         ("pod/../secrets/x", "kubernetes-name-invalid"),
     ],
 )
-def test_a_target_that_is_none(target: str, code: str, api_server: RecordedServer) -> None:
+def test_invalid_targets(target: str, code: str, api_server: RecordedServer) -> None:
     with pytest.raises(UsageError, check=has_code(code)):
         place(api_server, target=target)
 
 
-def test_the_account_of_a_pod(tmp_path: Path) -> None:
+def test_the_service_account_of_a_pod(tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code("api-not-named")):
         connect_api(None, None, None, env={}, account=tmp_path)
     (tmp_path / "token").write_text("first\n")
@@ -227,7 +227,7 @@ def test_the_account_of_a_pod(tmp_path: Path) -> None:
         connect_api("https://k", None, str(tmp_path / "token"), account=tmp_path)
 
 
-def test_by_the_command_line(
+def test_the_command_line(
     api_server: RecordedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_active_run(tmp_path / "night")

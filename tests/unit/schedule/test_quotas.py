@@ -28,9 +28,7 @@ from tests.support import has_code
         (b"\xff\xfe\x00", "file-unreadable", {}),
     ],
 )
-def test_quotas_that_are_none(
-    tmp_path: Path, wrong: bytes, code: str, fields: dict[str, object]
-) -> None:
+def test_invalid_quotas(tmp_path: Path, wrong: bytes, code: str, fields: dict[str, object]) -> None:
     file = tmp_path / "quota.csv"
     file.write_bytes(wrong)
     for reader in (quotas.read_quotas, quotas.read_quota_changes):

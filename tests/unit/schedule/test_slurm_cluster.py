@@ -33,19 +33,19 @@ def test_jobs_nodes_and_qos_as_recorded() -> None:
     assert state.qos["low"] == cluster.Qos(preempts=(), exempt="7-00:00:00")
 
 
-def test_a_job_that_only_its_quota_keeps_is_not_one_that_lacks_room() -> None:
+def test_a_job_that_waits_for_its_quota_does_not_wait_for_resources() -> None:
     slurm = RecordedSlurm()
     slurm.becomes(4, state_reason="QOSGrpGRES")
     assert cluster.read_cluster(slurm).waiting() == []
 
 
 @pytest.mark.parametrize("word", ["DRAIN", "NOT_RESPONDING", "POWERED_DOWN"])
-def test_a_node_that_takes_no_jobs_is_left_out(word: str) -> None:
+def test_unusable_nodes_are_left_out(word: str) -> None:
     line = (FOLDER / "nodes.txt").read_text().replace("State=MIXED", f"State=MIXED+{word}")
     assert cluster.parse_nodes(line) == ()
 
 
-def test_numbers_as_later_versions_write_them() -> None:
+def test_numbers_of_newer_versions() -> None:
     slurm = RecordedSlurm()
     number = {"set": True, "infinite": False, "number": 7}
     slurm.becomes(4, priority=number, job_state=["PENDING"])
@@ -63,7 +63,7 @@ def test_typed_accelerators_on_several_nodes() -> None:
     assert slurm.done == [], "no process for each job"
 
 
-def test_a_site_that_tracks_types_of_accelerators_alone() -> None:
+def test_a_site_that_tracks_accelerator_types_only() -> None:
     slurm = RecordedSlurm()
     slurm.becomes(3, tres_alloc_str="cpu=8,node=1,gres/gpu:a100=4,gres/gpu:h100=4")
     job = cluster.read_cluster(slurm).job(3)
@@ -76,12 +76,12 @@ def test_a_site_that_tracks_types_of_accelerators_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"jobs": [{}]}', '{"jobs": null}'])
-def test_what_is_no_list_of_jobs_is_said_in_one_sentence(text: str) -> None:
+def test_an_invalid_list_of_jobs_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, check=has_code("slurm-answer-invalid")):
         cluster.parse_jobs(text)
 
 
-def test_a_name_cannot_pass_for_another_field() -> None:
+def test_a_name_cannot_inject_a_field() -> None:
     row = json.loads((FOLDER / "jobs.json").read_text())
     row["jobs"][0]["name"] = 'x QOS=high","qos":"high'
     assert cluster.parse_jobs(json.dumps(row))[0].qos == "low"

@@ -17,7 +17,7 @@ from tests.support import codes, has_code
 from tests.unit.schedule.recorded_slurm import CONFIG, RecordedSlurm, run_status
 
 
-def test_no_slurm_here(
+def test_slurm_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -28,7 +28,7 @@ def test_no_slurm_here(
     assert error.value.fields["programs"] == list(cluster.PROGRAMS)
 
 
-def test_who_may_requeue_the_jobs_of_others() -> None:
+def test_users_that_may_requeue_jobs() -> None:
     def level(text: str) -> slurm.RunCommand:
         return lambda *words: text
 
@@ -40,7 +40,7 @@ def test_who_may_requeue_the_jobs_of_others() -> None:
             cluster.check_rights(level(text), CONFIG, user="ann")
 
 
-def test_quotas_of_accounts_that_are_none() -> None:
+def test_quotas_of_unknown_accounts() -> None:
     def ask(*words: str) -> str:
         assert words == ("sacctmgr", "-nP", "show", "account", "format=Account")
         return "root\nads\nfeed\n"
@@ -51,7 +51,7 @@ def test_quotas_of_accounts_that_are_none() -> None:
     assert error.value.fields["account"] == "adz"
 
 
-def test_what_a_program_complains_of_is_passed_on() -> None:
+def test_the_error_of_a_program_is_shown() -> None:
     words = (sys.executable, "-c", "import sys; print('first'); sys.exit('Invalid job id')")
     with pytest.raises(SlurmRefused, check=has_code("slurm-refused")) as error:
         slurm.run_command(*words)
@@ -59,7 +59,7 @@ def test_what_a_program_complains_of_is_passed_on() -> None:
     assert slurm.run_command(sys.executable, "-c", "print(1)") == "1\n"
 
 
-def test_an_administrator_is_told_that_slurmctld_evicts_itself() -> None:
+def test_a_warning_if_slurmctld_evicts_itself() -> None:
     slurm = RecordedSlurm()
     assert list(cluster.exemption_warnings(slurm, CONFIG)) == []
     slurm.answers[QOS_COMMAND] = slurm.answers[QOS_COMMAND].replace("7-00:00:00", "")
@@ -89,7 +89,7 @@ def test_an_administrator_is_told_that_slurmctld_evicts_itself() -> None:
         ("# exec headway run\nheadway run -- python train.py", False),
     ],
 )
-def test_which_scripts_pass_the_signal_on(script: str, reached: bool) -> None:
+def test_scripts_that_forward_the_signal(script: str, reached: bool) -> None:
     job = read_cluster(RecordedSlurm()).running()[0]
     answer = f"#!/bin/sh\n{script}\n"
     assert responds_to_signal(job, run_status(), frozenset(), lambda *_: answer) is reached

@@ -42,7 +42,7 @@ class Scenario:
         return list(self.slurm.done)
 
 
-def test_a_victim_is_asked_and_goes_once_it_has_saved() -> None:
+def test_a_victim_is_requeued_after_its_save() -> None:
     scenario = Scenario({1: CHEAP, 2: DEAR, 3: DEAR})
     assert scenario.look() == [("scancel", "--signal=USR1", "--batch", "1")]
     assert scenario.look(5) == []
@@ -53,12 +53,12 @@ def test_a_victim_is_asked_and_goes_once_it_has_saved() -> None:
     assert scenario.look(1) == [] and not scenario.watch.evictions
 
 
-def test_a_step_of_srun_gets_the_signal_not_the_script() -> None:
+def test_an_srun_step_gets_the_signal_instead_of_the_script() -> None:
     scenario = Scenario({1: DEAR, 2: CHEAP, 3: DEAR})
     assert scenario.look() == [("scancel", "--signal=USR1", "2")]
 
 
-def test_a_save_that_was_there_before_does_not_count_and_grace_ends() -> None:
+def test_an_older_save_does_not_count() -> None:
     scenario = Scenario({1: CHEAP})
     scenario.look()
     scenario.runs.statuses[1] = run_status(saved_at=START - 1)
@@ -66,7 +66,7 @@ def test_a_save_that_was_there_before_does_not_count_and_grace_ends() -> None:
     assert scenario.look(1) == [("scontrol", "requeue", "1")]
 
 
-def test_one_that_has_saved_and_left_is_requeued_one_that_is_done_is_not() -> None:
+def test_an_ended_victim_is_requeued_unless_it_is_complete() -> None:
     for outcome, done in (("preempted", [("scontrol", "requeue", "1")]), ("completed", [])):
         scenario = Scenario({1: CHEAP, 2: DEAR})
         scenario.look()
@@ -75,7 +75,7 @@ def test_one_that_has_saved_and_left_is_requeued_one_that_is_done_is_not() -> No
         assert scenario.look(5) == done
 
 
-def test_one_that_its_user_has_cancelled_stays_so() -> None:
+def test_a_cancelled_victim_is_not_requeued() -> None:
     scenario = Scenario({1: CHEAP})
     scenario.look()
     scenario.slurm.becomes(1)
@@ -84,20 +84,20 @@ def test_one_that_its_user_has_cancelled_stays_so() -> None:
     assert scenario.look(5) == []
 
 
-def test_one_that_was_not_asked_and_ends_by_itself_stays_so() -> None:
+def test_a_victim_without_signal_that_ends_is_not_requeued() -> None:
     scenario = Scenario({3: CHEAP})
     scenario.look()
     scenario.slurm.becomes(3)
     assert scenario.look(5) == []
 
 
-def test_a_script_that_would_die_of_the_signal_is_not_sent_one() -> None:
+def test_a_plain_script_gets_no_signal() -> None:
     scenario = Scenario({3: CHEAP})
     assert scenario.look() == []
     assert scenario.look(1) == [("scontrol", "requeue", "3")]
 
 
-def test_those_that_cannot_save_go_last() -> None:
+def test_victims_that_cannot_save_are_requeued_last() -> None:
     scenario = Scenario({1: CHEAP, 2: CHEAP, 3: CHEAP}, "least-cost:each=0")
     scenario.slurm.becomes(4, tres_req_str="cpu=1,mem=1M,node=1,billing=1,gres/gpu=4")
     assert {words[-1] for words in scenario.look()} == {"1", "2"}
@@ -107,13 +107,13 @@ def test_those_that_cannot_save_go_last() -> None:
     assert scenario.look(1) == [("scontrol", "requeue", "3")]
 
 
-def test_a_policy_without_notice_asks_nobody() -> None:
+def test_a_policy_without_notice_sends_no_signal() -> None:
     scenario = Scenario({1: CHEAP}, "newest")
     assert scenario.look() == []
     assert scenario.look(1)[0][:2] == ("scontrol", "requeue")
 
 
-def test_what_slurm_refuses_is_tried_again_and_told_once() -> None:
+def test_a_refused_requeue_is_retried_and_logged_once() -> None:
     scenario = Scenario({1: CHEAP})
     scenario.look()
     scenario.slurm.refuses.add("scontrol")
@@ -125,7 +125,7 @@ def test_what_slurm_refuses_is_tried_again_and_told_once() -> None:
     assert scenario.look(1) == []
 
 
-def test_an_eviction_that_started_nothing_is_the_last_for_that_waiter() -> None:
+def test_no_second_eviction_for_a_job_that_did_not_start() -> None:
     scenario = Scenario({1: CHEAP, 2: DEAR, 3: DEAR})
     scenario.look()
     scenario.slurm.becomes(1)
@@ -135,13 +135,13 @@ def test_an_eviction_that_started_nothing_is_the_last_for_that_waiter() -> None:
     assert scenario.look(1) == [] and not scenario.watch.evictions
 
 
-def test_a_dry_run_touches_nothing() -> None:
+def test_a_dry_run_changes_nothing() -> None:
     scenario = Scenario({1: CHEAP, 2: DEAR, 3: DEAR}, dry_run=True)
     assert scenario.look() == [] and len(scenario.lines) == 1
     assert scenario.look(5) == [] and not scenario.watch.evictions
 
 
-def test_what_is_said(golden: Golden) -> None:
+def test_the_log(golden: Golden) -> None:
     saved, late, ended = (Scenario({1: CHEAP}) for _ in range(3))
     silent, refused = Scenario({3: CHEAP}), Scenario({1: CHEAP})
     dry = Scenario({1: CHEAP, 2: DEAR, 3: DEAR}, dry_run=True)
@@ -163,7 +163,7 @@ def test_what_is_said(golden: Golden) -> None:
     )
 
 
-def test_only_waiters_of_some_qos() -> None:
+def test_waiting_jobs_of_some_qos_only() -> None:
     with pytest.raises(UsageError, check=has_code("qos-unknown")) as error:
         Scenario({}, only_qos=frozenset({"hihg"})).look()
     assert error.value.fields["qos"] == "hihg"
@@ -171,7 +171,7 @@ def test_only_waiters_of_some_qos() -> None:
     assert scenario.look() == [] and not scenario.lines
 
 
-def test_a_stop_waits_for_what_was_begun() -> None:
+def test_a_stop_completes_active_evictions() -> None:
     scenario = Scenario({1: CHEAP})
     waits: list[float] = []
 

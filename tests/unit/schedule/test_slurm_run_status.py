@@ -31,7 +31,7 @@ def run(folder: Path, number: int) -> Path:
     return fake.write(folder)
 
 
-def test_where_the_job_was_submitted(tmp_path: Path) -> None:
+def test_a_run_in_the_submission_folder(tmp_path: Path) -> None:
     run(tmp_path / "headway" / "other", 7)
     mine = run(tmp_path / "headway" / "mine", 1)
     (tmp_path / "headway" / "no-run").mkdir()
@@ -40,7 +40,7 @@ def test_where_the_job_was_submitted(tmp_path: Path) -> None:
     assert RunIndex().status(job(3, tmp_path)) is None
 
 
-def test_by_the_comment_of_the_job_and_below_a_given_folder(tmp_path: Path) -> None:
+def test_a_run_named_by_the_comment_or_below_a_given_folder(tmp_path: Path) -> None:
     named = run(tmp_path / "runs" / "b", 2)
     assert job(2, tmp_path).comment == "headway=runs/b"
     assert RunIndex().folder(job(2, tmp_path)) == named
@@ -53,7 +53,7 @@ def test_a_comment_cannot_claim_the_run_of_another_job(tmp_path: Path) -> None:
     assert RunIndex().folder(job(2, tmp_path)) is None
 
 
-def test_what_a_run_says(tmp_path: Path) -> None:
+def test_the_status_of_a_run(tmp_path: Path) -> None:
     status = read_run_status(run(tmp_path / "r", 1))
     assert status is not None
     assert status.unsaved == pytest.approx(55 - 32)
@@ -61,7 +61,7 @@ def test_what_a_run_says(tmp_path: Path) -> None:
     assert (status.save, status.preemptions, status.outcome) == (8.0, 0, "running")
 
 
-def test_a_run_that_saves_by_hand_hears_no_signal(tmp_path: Path) -> None:
+def test_a_run_without_checkpointer_cannot_save_on_a_signal(tmp_path: Path) -> None:
     fake = FakeRun()
     fake.launcher(begin=0)
     rank = fake.process(begin=1)
@@ -72,7 +72,7 @@ def test_a_run_that_saves_by_hand_hears_no_signal(tmp_path: Path) -> None:
     assert status is not None and status.save is None and status.saved_at is not None
 
 
-def test_a_folder_that_is_no_run_says_nothing(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_has_no_status(tmp_path: Path) -> None:
     assert read_run_status(tmp_path) is None
     assert read_run_status(tmp_path / "nowhere") is None
     (tmp_path / "journal").mkdir()

@@ -40,7 +40,7 @@ def numbers(choice: VictimChoice) -> list[int]:
     return [job.number for job in choice.victims]
 
 
-def test_only_those_that_the_qos_may_evict_and_that_come_back() -> None:
+def test_candidates_are_preemptible_and_requeueable() -> None:
     waiter = STATE.job(4)
     assert waiter is not None
     assert [job.number for job in candidates(waiter, STATE)] == [1, 2, 3]
@@ -50,7 +50,7 @@ def test_only_those_that_the_qos_may_evict_and_that_come_back() -> None:
     assert candidates(low, STATE) == []
 
 
-def test_the_cheapest_goes_and_no_more_than_are_needed() -> None:
+def test_the_cheapest_and_no_more_victims_than_needed() -> None:
     statuses: dict[int, RunStatus | None] = {
         1: run_status(unsaved=900, save=None),
         2: run_status(unsaved=900, save=5.0),
@@ -62,7 +62,7 @@ def test_the_cheapest_goes_and_no_more_than_are_needed() -> None:
     assert numbers(chosen(statuses, "least-cost:each=0")) == [3]
 
 
-def test_nobody_goes_before_its_first_save_unless_nobody_else_can() -> None:
+def test_jobs_are_protected_until_their_first_save() -> None:
     statuses: dict[int, RunStatus | None] = {
         1: run_status(saved_at=None, unsaved=5),
         2: run_status(unsaved=500),
@@ -71,7 +71,7 @@ def test_nobody_goes_before_its_first_save_unless_nobody_else_can() -> None:
     assert numbers(chosen({1: statuses[1]})) == [1]
 
 
-def test_whoever_was_evicted_often_is_left_alone() -> None:
+def test_often_evicted_jobs_are_protected() -> None:
     statuses: dict[int, RunStatus | None] = {
         1: run_status(preemptions=3),
         2: run_status(recover=900),
@@ -80,7 +80,7 @@ def test_whoever_was_evicted_often_is_left_alone() -> None:
     assert numbers(chosen(statuses, "least-cost:cap=3")) == [2]
 
 
-def test_silence_is_charged_from_the_start() -> None:
+def test_a_job_without_reports_is_charged_from_its_start() -> None:
     assert numbers(chosen({1: None, 2: run_status(unsaved=3000, save=None)})) == [2]
 
 
@@ -91,7 +91,7 @@ def test_an_account_keeps_its_quota() -> None:
     assert numbers(chosen(statuses, quotas={"ads": 2, "feed": 2})) == []
 
 
-def test_nobody_goes_where_that_starts_nothing() -> None:
+def test_no_victims_if_the_waiting_job_cannot_start() -> None:
     statuses: dict[int, RunStatus | None] = {1: run_status(), 2: run_status()}
     assert numbers(chosen(statuses, waiter=5)) == [1, 2]
     wide = tuple(replace(job, gpus=3) if job.number == 4 else job for job in STATE.jobs)
@@ -103,7 +103,7 @@ def test_nobody_goes_where_that_starts_nothing() -> None:
     assert "gpu01" in choice.reason
 
 
-def test_what_is_free_or_being_left_needs_no_victim() -> None:
+def test_no_victims_for_free_or_completing_nodes() -> None:
     statuses: dict[int, RunStatus | None] = {1: run_status()}
     roomy = tuple(replace(node, gpus=1) for node in STATE.nodes)
     assert codes(chosen(statuses, state=replace(STATE, nodes=roomy)).reason) == ["room-is-free"]
@@ -123,7 +123,7 @@ def test_what_is_free_or_being_left_needs_no_victim() -> None:
         ([2, 2], {}, 8, None),
     ],
 )
-def test_a_gang_wants_as_much_on_each_node(
+def test_a_gang_needs_the_same_number_on_each_node(
     free: list[int], extra: dict[int, int], gpus: int, places: object
 ) -> None:
     assert NodePool(free, 4).place_with(gpus, extra) == places

@@ -17,7 +17,7 @@ def test_addresses() -> None:
 
 
 @pytest.mark.parametrize("text", ["8787", ":8787", "host:", "host:x", "host:70000", "host:-1"])
-def test_no_addresses(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(UsageError, check=has_code("address-invalid")):
         parse_address(text)
 
@@ -28,7 +28,7 @@ def test_this_machine_needs_no_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_any_other_address_needs_one(host: str) -> None:
+def test_other_addresses_need_a_token(host: str) -> None:
     with pytest.raises(UsageError, check=has_code("token-missing")):
         check_token(host, None)
     check_token(host, "a-token-that-is-long")
@@ -36,7 +36,7 @@ def test_any_other_address_needs_one(host: str) -> None:
         check_token(host, "short")
 
 
-def test_a_port_that_is_taken_is_one_sentence() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, check=has_code("address-unusable")):
@@ -59,5 +59,5 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
         ("", False),
     ],
 )
-def test_names(header: str, known: bool) -> None:
+def test_known_hosts(header: str, known: bool) -> None:
     assert is_known_host(header, frozenset({"fleet.example"})) is known

@@ -47,7 +47,7 @@ class Outline(HTMLParser):
 
 
 @pytest.mark.parametrize("path", [*(page.path for page in PAGES), "/runs/run000000001", "/login"])
-def test_pages_are_small_and_well_made(client: TestClient, path: str) -> None:
+def test_pages_are_small_and_well_formed(client: TestClient, path: str) -> None:
     answer = client.get(path)
     if path == "/login":
         assert answer.status_code == 303  # there is no token to ask for
@@ -68,9 +68,7 @@ def test_a_page_reads_nothing_of_the_store(tmp_path: Path) -> None:
         assert client.get(page.path).status_code == 200
 
 
-def test_why_a_store_cannot_be_read_is_for_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_store_errors_are_logged_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = pages(Source(Store(str(tmp_path / "gone")))).get("/data/headline")
     assert answer.status_code == 503 and answer.json()["code"] == "store-unreadable"
     assert str(tmp_path) not in answer.text
@@ -78,14 +76,14 @@ def test_why_a_store_cannot_be_read_is_for_the_log(
     assert codes(log) == ["store-not-found"] and str(tmp_path) in log
 
 
-def test_texts_of_an_address_are_escaped(client: TestClient) -> None:
+def test_texts_of_the_url_are_escaped(client: TestClient) -> None:
     for name in ("q", "category", "host", "team", "user"):
         text = client.get("/runs", params={name: f'"{EVIL}'}).text
         assert EVIL not in text
         assert "&lt;script&gt;" in text
 
 
-def test_texts_of_journals_never_go_out_as_html(client: TestClient) -> None:
+def test_texts_of_journals_are_never_sent_as_html(client: TestClient) -> None:
     answer = client.get("/data/runs")
     assert EVIL in answer.text
     assert answer.headers["content-type"] == "application/json"
@@ -115,7 +113,7 @@ def test_no_path_of_the_disk_can_be_reached(client: TestClient, path: str) -> No
     assert "root:" not in answer.text and "import" not in answer.text
 
 
-def test_bad_parameters_are_one_sentence(client: TestClient) -> None:
+def test_bad_parameters_are_one_line(client: TestClient) -> None:
     answer = client.get("/data/ett?by=password")
     assert answer.status_code == 400
     assert answer.json()["code"] == "split-unknown"
@@ -133,7 +131,7 @@ def test_a_fault_shows_no_traceback(source: Source, monkeypatch: pytest.MonkeyPa
     assert "content-security-policy" in answer.headers
 
 
-def test_static_files_are_kept_for_ever_and_packed(client: TestClient) -> None:
+def test_static_files_are_immutable_and_compressed(client: TestClient) -> None:
     page = client.get("/").text
     for path in re.findall(r'"(/static/[^"]+)"', page):
         answer = client.get(path)
@@ -163,7 +161,7 @@ def run_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_report_of_a_run_whose_folder_is_at_hand(run_folder: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_run_with_a_folder(run_folder: Path, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     tables = to_rows(load(run_folder).ledger)
     store.write(tables)

@@ -33,7 +33,7 @@ def runs(tables: Any) -> Any:
     return tables["runs"].select("run_id").order_by("run_id")
 
 
-def test_answers_are_kept_until_the_store_changes(cache: StoreCache) -> None:
+def test_results_are_cached_until_the_store_changes(cache: StoreCache) -> None:
     calls = []
 
     def make() -> int:
@@ -47,7 +47,7 @@ def test_answers_are_kept_until_the_store_changes(cache: StoreCache) -> None:
     assert len(calls) == 2
 
 
-def test_many_who_ask_the_same_wait_for_one_answer(cache: StoreCache) -> None:
+def test_concurrent_requests_share_one_computation(cache: StoreCache) -> None:
     begun, go, calls, results = threading.Event(), threading.Event(), [], []
 
     def make() -> str:
@@ -69,7 +69,7 @@ def test_many_who_ask_the_same_wait_for_one_answer(cache: StoreCache) -> None:
     assert (results, calls) == (["answer"] * 4, [1])
 
 
-def test_a_slow_question_holds_up_no_others(cache: StoreCache) -> None:
+def test_a_slow_query_does_not_block_others(cache: StoreCache) -> None:
     begun, go, results = threading.Event(), threading.Event(), []
 
     def slow(tables: Any) -> Any:
@@ -87,7 +87,7 @@ def test_a_slow_question_holds_up_no_others(cache: StoreCache) -> None:
     assert results == [{"run_id": "a" * 12}]
 
 
-def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(
+def test_concurrent_queries_have_the_right_results(
     cache: StoreCache,
 ) -> None:
     cache.store.write(merge_rows(*(run_rows(f"{n:012d}", accelerators=1 + n) for n in range(20))))
@@ -104,7 +104,7 @@ def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(
         cache.rows(runs)
 
 
-def test_what_failed_is_tried_again(cache: StoreCache) -> None:
+def test_failures_are_not_cached(cache: StoreCache) -> None:
     def fail() -> None:
         raise HeadwayError("no")
 
@@ -114,16 +114,14 @@ def test_what_failed_is_tried_again(cache: StoreCache) -> None:
     assert cache.get_or_compute("key", lambda: 7) == 7
 
 
-def test_the_number_of_answers_is_bounded(cache: StoreCache) -> None:
+def test_the_number_of_cached_results_is_bounded(cache: StoreCache) -> None:
     calls = []
     for number in (*range(room.MAX_ANSWERS + 10), room.MAX_ANSWERS, 5):
         cache.get_or_compute(number, lambda number=number: calls.append(number))
     assert calls == [*range(room.MAX_ANSWERS + 10), 5]
 
 
-def test_a_compaction_that_deletes_files_is_survived(
-    cache: StoreCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_survive_a_compaction(cache: StoreCache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.store.write(run_rows("b" * 12))
     assert len(cache.rows(runs)) == 2
     monkeypatch.setattr(room, "VERSION_CHECK_S", 3600.0)  # it does not see what comes now

@@ -100,7 +100,7 @@ def test_stages_sum_to_the_time_to_start(source: Source) -> None:
     assert column(weekly, "week") == ["2026-11-02T00:00:00", "2026-11-09T00:00:00"]
 
 
-def test_the_ledger_of_preemptions(source: Source) -> None:
+def test_the_list_of_preemptions(source: Source) -> None:
     content = panel_data(source, "preempted-ledger")
     assert column(content, "run_id") == ["run000000009", "run000000006", "run000000003"]
     prices = [SIZES[n] * 290 / 3600 for n in (9, 6, 3)]
@@ -131,7 +131,7 @@ def test_nodes_and_categories(source: Source) -> None:
     assert content["links"]["parameters"] == {"category": "category", "host": "host"}
 
 
-def test_a_run_that_goes_on_says_so(source: Source) -> None:
+def test_a_running_run_is_marked(source: Source) -> None:
     content = panel_data(source, "run-headline", run_id="run000000011")
     assert (content["running"], content["state"]) == (True, "running")
     assert panel_data(source, "run-headline", run_id="run000000001")["title"] == EVIL
@@ -156,7 +156,7 @@ def test_alerts_are_read_from_the_store(source: Source) -> None:
         place.delete("alerts.json")
 
 
-def test_what_takes_long_is_waited_for(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_searches_are_pending_first(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("alerts-changes", "alerts-running", "failures-lemons")
     for name in names:
         assert panel_data(source, name)["rows"] == [] and panel_data(source, name)["empty"]
@@ -178,9 +178,7 @@ CHANGE = {
 }
 
 
-def test_changes_are_those_that_the_page_is_about(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_are_filtered_by_the_query(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     result = {"regressions": [CHANGE], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
     monkeypatch.setattr(source, "regressions", lambda: result)
     rows = panel_data(source, "alerts-changes", team="ads")["rows"]
@@ -198,9 +196,7 @@ def test_changes_are_those_that_the_page_is_about(
     ]
 
 
-def test_running_jobs_are_told_with_what_is_wrong(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_running_jobs_are_described(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     alarm = Alarm("one", ("ads", "dlrm"), "pace", 31, 0.94, 0.66)
     result = {"running": [asdict(alarm) | {"words": alarm.words}]}
     monkeypatch.setattr(source, "regressions", lambda: result)

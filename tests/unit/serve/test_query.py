@@ -13,7 +13,7 @@ from tests.support import has_code
 ABOUT = StoreSummary(datetime(2026, 1, 1), datetime(2026, 4, 1), 10, 0)
 
 
-def test_what_is_known_is_kept_in_one_order() -> None:
+def test_known_parameters_are_parsed_in_a_fixed_order() -> None:
     one = PageQuery.parse({"team": "ads", "since": "30d", "other": "x", "model": ""})
     assert one == PageQuery.parse({"since": "30d", "team": " ads "})
     assert one.query_string == "?since=30d&team=ads"
@@ -21,7 +21,7 @@ def test_what_is_known_is_kept_in_one_order() -> None:
     assert PageQuery.parse(dict(one.parameters)) == one
 
 
-def test_ages_count_back_from_the_newest_of_the_store() -> None:
+def test_ages_are_relative_to_the_newest_run() -> None:
     since, until = PageQuery.parse({"since": "30d", "until": "2026-03-20"}).time_range(ABOUT)
     assert since == datetime(2026, 3, 2, 0, 0, 1)
     assert until == datetime(2026, 3, 20)
@@ -36,7 +36,7 @@ def test_ages_count_back_from_the_newest_of_the_store() -> None:
         ({"since": "7d", "by": "team"}, "day"),
     ],
 )
-def test_a_chart_has_some_dozens_of_points(parameters: dict[str, str], period: str) -> None:
+def test_a_chart_has_a_few_dozen_points(parameters: dict[str, str], period: str) -> None:
     assert PageQuery.parse(parameters).period(ABOUT) == period
 
 
@@ -53,7 +53,7 @@ def test_a_chart_has_some_dozens_of_points(parameters: dict[str, str], period: s
         ({"team": "x" * 201}, "value-too-long"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(parameters: dict[str, str], code: str) -> None:
+def test_invalid_parameters_are_one_line(parameters: dict[str, str], code: str) -> None:
     with pytest.raises(BadQuery, check=has_code(code)):
         PageQuery.parse(parameters)
 
@@ -66,7 +66,7 @@ def test_pages_are_numbers_from_1_on() -> None:
     ]
 
 
-def test_parameters_come_and_go() -> None:
+def test_parameters_can_be_changed_and_removed() -> None:
     query = PageQuery.parse({"team": "ads", "page": "3", "category": "hang"})
     assert query.with_(page="", host="node 1").query_string == "?category=hang&host=node+1&team=ads"
     assert query.only("team").query_string == "?team=ads"

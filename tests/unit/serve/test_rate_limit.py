@@ -6,7 +6,7 @@ from headway.serve import security
 from headway.serve.security import RateLimit
 
 
-def test_a_burst_then_as_many_as_come_back() -> None:
+def test_a_burst_and_the_refill() -> None:
     now = 0.0
     limit = RateLimit(burst=3, per_second=2, clock=lambda: now)
     assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]

@@ -26,7 +26,7 @@ def locked(source: Source) -> TestClient:
     return pages(source, TOKEN, "fleet.example", base_url="http://fleet.example")
 
 
-def test_every_answer_has_the_headers(client: TestClient, locked: TestClient) -> None:
+def test_every_response_has_the_headers(client: TestClient, locked: TestClient) -> None:
     answers = [
         *(client.get(path) for path in ("/", "/data/headline", "/nothing", "/static/page.js")),
         client.post("/"),
@@ -63,17 +63,17 @@ def test_head_is_a_get_without_its_body(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", ""]
 )
-def test_a_name_that_is_pointed_at_us_is_refused(client: TestClient, host: str) -> None:
+def test_unknown_host_names_are_rejected(client: TestClient, host: str) -> None:
     assert client.get("/data/runs", headers={"Host": host}).status_code == 400
 
 
-def test_other_sites_cannot_make_it_work(client: TestClient) -> None:
+def test_cross_site_requests_for_data_are_rejected(client: TestClient) -> None:
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
         answer = client.get("/data/choices", headers={"Sec-Fetch-Site": site})
         assert answer.status_code == status
 
 
-def test_too_large_a_request_is_refused(client: TestClient, locked: TestClient) -> None:
+def test_too_large_requests_are_rejected(client: TestClient, locked: TestClient) -> None:
     from headway.serve import security
 
     assert client.get("/?q=" + "x" * security.MAX_ADDRESS_BYTES).status_code == 414
@@ -84,7 +84,7 @@ def test_too_large_a_request_is_refused(client: TestClient, locked: TestClient) 
     assert in_parts.status_code == 413
 
 
-def test_too_many_requests_are_refused(source: Source) -> None:
+def test_too_many_requests_are_rejected(source: Source) -> None:
     from headway.serve import security
 
     client = pages(source, clock=lambda: 0.0)
@@ -92,7 +92,7 @@ def test_too_many_requests_are_refused(source: Source) -> None:
     assert codes == [200] * security.BURST + [429] * 5
 
 
-def test_strangers_use_up_no_requests_of_those_who_have_the_token(source: Source) -> None:
+def test_unauthenticated_requests_do_not_limit_authenticated_ones(source: Source) -> None:
     """All clients share the address of a proxy."""
     from headway.serve import security
 
@@ -107,7 +107,7 @@ def test_strangers_use_up_no_requests_of_those_who_have_the_token(source: Source
     assert codes[-1] == 429  # a burst of their own
 
 
-def test_without_the_token_there_is_only_the_login(locked: TestClient) -> None:
+def test_only_the_login_is_available_without_a_token(locked: TestClient) -> None:
     answer = locked.get("/runs?q=a b&team=ads")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/login?next=/runs%3Fq%3Da%2520b%26team%3Dads"
@@ -117,7 +117,7 @@ def test_without_the_token_there_is_only_the_login(locked: TestClient) -> None:
     assert 'type="password"' in locked.get("/login").text
 
 
-def test_the_token_is_posted_for_a_cookie(locked: TestClient) -> None:
+def test_the_token_is_exchanged_for_a_cookie(locked: TestClient) -> None:
     answer = locked.post("/login?next=/runs%3Fq%3Dx", data={"token": TOKEN})
     assert (answer.status_code, answer.headers["location"]) == (303, "/runs?q=x")
     cookie = answer.headers["set-cookie"]
@@ -133,7 +133,7 @@ def test_the_token_is_posted_for_a_cookie(locked: TestClient) -> None:
 @pytest.mark.parametrize(
     "target", ["//evil.example", "/\\evil.example", "https://evil.example", "/%0d%0aX: y", "x"]
 )
-def test_the_login_leads_to_no_other_site(locked: TestClient, target: str) -> None:
+def test_the_login_never_redirects_to_another_site(locked: TestClient, target: str) -> None:
     answer = locked.post("/login", params={"next": target}, data={"token": TOKEN})
     assert answer.status_code == 303
     location = answer.headers["location"]
@@ -142,7 +142,7 @@ def test_the_login_leads_to_no_other_site(locked: TestClient, target: str) -> No
 
 
 @pytest.mark.parametrize("cookie", ["headway=", "headway=x", 'headway="', "other=1", "headway=é"])
-def test_a_made_up_cookie_opens_nothing(locked: TestClient, cookie: str) -> None:
+def test_an_invalid_cookie_is_rejected(locked: TestClient, cookie: str) -> None:
     answer = locked.get("/data/choices", headers={"Cookie": cookie.encode()})
     assert answer.status_code == 401
 
@@ -186,7 +186,7 @@ def test_wrong_tokens_are_counted(source: Source) -> None:
     assert locked.post("/login", data={"token": "guess"}).status_code == 401
 
 
-def test_a_login_that_is_cut_off_is_no_fault(source: Source) -> None:
+def test_an_interrupted_login_is_no_error(source: Source) -> None:
     """It must not print a traceback to the log."""
     answers: list[MutableMapping[str, Any]] = []
     parts = iter([{"type": "http.request", "body": b"tok", "more_body": True}])
@@ -204,7 +204,7 @@ def test_a_login_that_is_cut_off_is_no_fault(source: Source) -> None:
     assert answers[0]["status"] == 400
 
 
-def test_wrong_tokens_lock_out_nobody_who_has_the_right_one(source: Source) -> None:
+def test_wrong_tokens_do_not_lock_out_the_right_one(source: Source) -> None:
     from starlette.testclient import TestClient
 
     app = pages(source, TOKEN, clock=lambda: 0.0).app

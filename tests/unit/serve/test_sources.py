@@ -26,9 +26,7 @@ def roots(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_report_that_takes_long_holds_up_no_other(
-    roots: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_report_does_not_block_others(roots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def page(ledger: Any) -> str:
@@ -50,7 +48,7 @@ def test_a_report_that_takes_long_holds_up_no_other(
     assert texts == ["the report of one"]
 
 
-def test_a_folder_that_was_removed_has_no_report(roots: Path) -> None:
+def test_a_removed_folder_has_no_report(roots: Path) -> None:
     folders = RunFolders([roots])
     name = sources._run_id(roots / "one")
     assert folders.find(name) == roots / "one"
