@@ -13,7 +13,7 @@ INFINITY = math.inf
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a trace says of a job; seconds."""
+    """A job in a trace; times are in seconds."""
 
     submit: float
     work: float
@@ -22,7 +22,7 @@ class JobSpec:
 
 
 class Job:
-    """One job in a simulation. A policy may read it; only the engine changes it."""
+    """A job in a simulation. Policies read it; only the engine changes it."""
 
     __slots__ = (
         "attempts",
@@ -62,21 +62,21 @@ class Job:
         self.work = spec.work
         self.gpus = spec.gpus
         self.tenant = tenant
-        # What it is like.
+        # -- properties
         self.start = 0.0  # from its first start to training
-        self.recover = 0.0  # and from each later one
-        self.save = 0.0  # training waits so long for a save, and then it is durable
+        self.recover = 0.0  # from each later start to training
+        self.save = 0.0  # time that a save blocks training; then it is durable
         self.interval = INFINITY  # of training between two saves
-        self.phase = INFINITY  # and before the first one of an attempt
-        self.reports_cost = True  # tells its price, and saves when it is told that it must go
-        # Where it is.
-        self.placement: tuple[tuple[int, int], ...] = ()  # nodes, and how much of each
-        self.since = 0.0  # the attempt began
-        self.overhead = 0.0  # of this attempt, before it trains
+        self.phase = INFINITY  # of training before the first save of an attempt
+        self.reports_cost = True  # reports its eviction cost, and saves on notice
+        # -- state
+        self.placement: tuple[tuple[int, int], ...] = ()  # pairs of node and number of accelerators
+        self.since = 0.0  # start of the attempt
+        self.overhead = 0.0  # of the attempt, before it trains
         self.queued_since = spec.submit
-        self.ended_at: float | None = None  # it is done
-        self.version = 0  # of its events that count
-        # What it had; seconds of its own time, to be weighted with its accelerators.
+        self.ended_at: float | None = None
+        self.version = 0  # invalidates scheduled events
+        # -- totals, in seconds of the job
         self.in_quota = False
         self.first_start: float | None = None
         self.attempts = self.preemptions = self.faults = 0
@@ -84,7 +84,7 @@ class Job:
         self.held_s = self.queued_s = 0.0
 
     def progress(self, now: float) -> tuple[float, float, float]:
-        """Of this attempt: trained, durable of it, and stopped for saves."""
+        """Seconds of this attempt: trained, durable part of it, and time blocked by saves."""
         elapsed = now - self.since - self.overhead
         if elapsed <= 0.0:
             return 0.0, 0.0, 0.0
@@ -101,14 +101,14 @@ class Job:
         return saved + in_cycle - self.save, saved, (saves + 1) * self.save
 
     def unsaved(self, now: float) -> float:
-        """Seconds since its newest durable checkpoint; of a silent one, since the attempt began."""
+        """Seconds since the newest durable checkpoint, or since the start if it reports no cost."""
         if not self.reports_cost:
             return max(now - self.since, 0.0)
         trained, durable, _ = self.progress(now)
         return trained - durable
 
     def ends_at(self) -> float:
-        """When this attempt is done, if nothing comes between."""
+        """When this attempt completes if it is not interrupted."""
         remaining = self.work - self.retained_s
         saves = math.ceil((remaining - self.phase) / self.interval) if remaining > self.phase else 0
         return self.since + self.overhead + remaining + saves * self.save
@@ -118,17 +118,17 @@ Placement = tuple[tuple[int, int], ...]
 
 
 class Cluster:
-    """Accelerators on nodes of one size; only the last node may be smaller."""
+    """Accelerators on nodes of equal size; only the last node may be smaller."""
 
     def __init__(self, gpus: int, per_node: int) -> None:
         self.gpus, self.size = gpus, min(per_node, gpus)
         full_nodes, rest = divmod(gpus, self.size)
         self.free = [self.size] * full_nodes + ([rest] if rest else [])
-        self.total = gpus  # free ones, on nodes that are up
+        self.total = gpus  # free accelerators on available nodes
         self.up = [True] * len(self.free)
-        self.reserved_nodes: set[int] = set()  # held back for one gang: nobody else is placed there
+        self.reserved_nodes: set[int] = set()  # for one gang; no other job is placed there
         self.jobs: list[dict[int, Job]] = [{} for _ in self.free]
-        # Nodes by what is free on them; dicts, as those keep their order.
+        # Nodes by number of free accelerators; dicts keep insertion order.
         self._level: list[dict[int, None]] = [{} for _ in range(self.size + 1)]
         self._mask = 0  # bit n: some node has n free
         for node, free in enumerate(self.free):
@@ -136,11 +136,11 @@ class Cluster:
 
     @property
     def free_node_count(self) -> int:
-        """How many nodes are free as a whole."""
+        """Number of completely free nodes."""
         return len(self._level[self.size])
 
     def place(self, gpus: int) -> Placement | None:
-        """Where a gang fits now: the fullest node that will do."""
+        """A placement for a gang, on the fullest suitable node."""
         if gpus > self.total:
             return None
         if gpus < self.size:
@@ -160,7 +160,7 @@ class Cluster:
         return tuple(placement)
 
     def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
-        """Where a gang would fit if so much more were free on these nodes."""
+        """A placement for a gang if the given accelerators were free in addition."""
         nodes, rest = divmod(gpus, self.size)
         free = self.free
         candidates = (
@@ -201,28 +201,25 @@ class Cluster:
         return None
 
     def allocate(self, placement: Placement) -> None:
-        """These are used from now on."""
         for node, count in placement:
             self._move(node, -count)
 
     def release(self, node: int, count: int) -> None:
-        """So many are free again."""
         self._move(node, count)
 
     def fail(self, node: int) -> None:
-        """The node is gone; what ran there must be taken off it before, and nothing held back."""
+        """Remove a node. Its jobs must be removed first, and it must not be reserved."""
         self._leave(node, self.free[node])
         self.total -= self.free[node]
         self.up[node] = False
 
     def repair(self, node: int) -> None:
-        """The node is back."""
         self.up[node] = True
         self.total += self.free[node]
         self._enter(node, self.free[node])
 
     def emptiest(self, count: int) -> list[int]:
-        """So many whole nodes with the least to wait for; fewer if there are not so many."""
+        """Up to `count` full-size nodes with the most free accelerators."""
         full_nodes = [
             node
             for node in range(len(self.free))
@@ -231,13 +228,13 @@ class Cluster:
         return sorted(full_nodes, key=lambda node: (-self.free[node], node))[:count]
 
     def reserve(self, nodes: Iterable[int]) -> None:
-        """Place nobody there from now on; what runs there stays."""
+        """Place no jobs on these nodes; running ones stay."""
         for node in nodes:
             self._leave(node, self.free[node])
             self.reserved_nodes.add(node)
 
     def release_reserved(self) -> None:
-        """Hold nothing back any more."""
+        """Release all reserved nodes."""
         for node in sorted(self.reserved_nodes):
             self._enter(node, self.free[node])
         self.reserved_nodes.clear()
@@ -272,7 +269,7 @@ class Cluster:
 
 
 class Tenant:
-    """A virtual cluster. What it uses above its quota is borrowed, and can be reclaimed."""
+    """A virtual cluster. Accelerators above its quota are borrowed and can be reclaimed."""
 
     __slots__ = (
         "borrowed",
@@ -289,26 +286,26 @@ class Tenant:
 
     def __init__(self, name: str, quota: int) -> None:
         self.name, self.quota = name, quota
-        self.used = 0  # accelerators, promised ones too
-        self.queued_gpus = 0  # by what waits
+        self.used = 0  # accelerators, including those reserved by placed jobs
+        self.queued_gpus = 0  # accelerators that waiting jobs need
         self.running: dict[int, Job] = {}  # in the order of their starts
-        # By size: all jobs of one size fit, or none; so only the first of each is looked at.
+        # By size: jobs of one size all fit or none does, so only the first of each is tried.
         self.waiting: dict[int, list[tuple[float, int, Job]]] = {}
         self.since = 0.0
-        # Accelerator-seconds: the smaller of quota and demand, what was had of it, and more.
+        # Accelerator-seconds: minimum of quota and demand, used within the quota, and borrowed.
         self.entitled = self.served = self.borrowed = 0.0
 
     @property
     def over(self) -> int:
-        """Accelerators that are borrowed."""
+        """Borrowed accelerators."""
         return max(self.used - self.quota, 0)
 
     def admits(self, gpus: int) -> bool:
-        """Whether so many more stay within the quota."""
+        """Whether so many more accelerators stay within the quota."""
         return self.used + gpus <= self.quota
 
     def change(self, now: float, used: int, queued_gpus: int) -> None:
-        """Account for the time so far, then change what is used and what waits."""
+        """Account for the time since the last change, then change used and waiting accelerators."""
         elapsed = now - self.since
         if elapsed > 0.0:
             self.entitled += elapsed * min(self.used + self.queued_gpus, self.quota)
@@ -319,12 +316,12 @@ class Tenant:
         self.queued_gpus += queued_gpus
 
     def enqueue(self, job: Job, now: float) -> None:
-        """It waits, in the order of its submission."""
+        """Queue a job in the order of submission."""
         heapq.heappush(self.waiting.setdefault(job.gpus, []), (job.submit, job.number, job))
         self.change(now, 0, job.gpus)
 
     def dequeue(self, gpus: int, now: float) -> Job:
-        """Take the first one of a size."""
+        """Remove the first waiting job of a size."""
         queue = self.waiting[gpus]
         job = heapq.heappop(queue)[2]
         if not queue:

@@ -17,7 +17,7 @@ from headway.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node is gone from `start` to `end`, and was told so `notice` seconds before."""
+    """A node is unavailable from `start` to `end`, announced `notice` seconds before."""
 
     node: int
     start: float
@@ -31,7 +31,7 @@ DAY = 86400.0
 
 
 def read_faults(path: Path = FAULT_FILE) -> list[list[tuple[float, float]]]:
-    """The faults of each server, as days from and to; servers without any are empty."""
+    """The faults of each server, as start and end in days; an empty list if it has none."""
     try:
         with gzip.open(path, "rt") as file:
             events = sorted(json.load(file), key=lambda event: event["event_time"])
@@ -44,14 +44,14 @@ def read_faults(path: Path = FAULT_FILE) -> list[list[tuple[float, float]]]:
             elif node in open_faults:
                 faults.setdefault(node, []).append((open_faults.pop(node), at))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no trace of faults: {error}", code="trace-invalid") from error
+        raise UsageError(f"{path} is not a fault trace: {error}", code="trace-invalid") from error
     for node, at in open_faults.items():
         faults.setdefault(node, []).append((at, FAULT_DAYS))
     return [*faults.values(), *([] for _ in range(FAULT_SERVERS - len(faults)))]
 
 
 def draw_faults(nodes: int, horizon: float, seed: int, path: Path = FAULT_FILE) -> list[Outage]:
-    """Each node lives the year of some server, from some day on: bad servers stay bad."""
+    """Each node repeats the faults of one server from a random day on, so bad servers stay bad."""
     servers, rng = read_faults(path), random.Random(f"faults {seed}")
     outages = []
     for node in range(nodes):
@@ -69,7 +69,7 @@ SPOT_FILES = {"p3": DATA / "p3-trace.csv", "g4dn": DATA / "g4dn-trace.csv"}
 
 
 def read_spot(path: Path) -> list[tuple[float, int]]:
-    """Seconds, and the machines that are there from then on."""
+    """Pairs of seconds and the number of machines available from then on."""
     alive: set[str] = set()
     counts = []
     try:
@@ -81,17 +81,17 @@ def read_spot(path: Path) -> list[tuple[float, int]]:
             counts.append((float(milliseconds) / 1000, len(alive)))
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} is no trace of spot machines: {error}", code="trace-invalid"
+            f"{path} is not a trace of spot machines: {error}", code="trace-invalid"
         ) from error
     if not any(count for _, count in counts):
-        raise UsageError(f"{path} has no machine in it; give another trace", code="trace-empty")
+        raise UsageError(f"{path} contains no machines; give another trace", code="trace-empty")
     return counts
 
 
 def draw_spot(
     nodes: range, horizon: float, path: Path, *, notice: float = 120.0, offset: float = 0.0
 ) -> list[Outage]:
-    """When each of these nodes is away; the trace is repeated to the horizon."""
+    """The outages of these nodes; the trace is repeated up to the horizon."""
     counts = read_spot(path)
     largest, span = max(count for _, count in counts), counts[-1][0] or 1.0
     outages: list[Outage] = []

@@ -18,7 +18,7 @@ from headway.stats import axis_ticks
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A figure, its heading, and how many decimals it has."""
+    """A figure with its heading and number of decimals."""
 
     figure: str
     heading: str
@@ -82,7 +82,7 @@ TABLES = (
 
 
 def format_cell(column: Column, value: Interval) -> str:
-    """A mean, and what it may be off by where several seeds were played."""
+    """The mean, with its confidence interval if several seeds were simulated."""
     text = f"{value.mean * column.scale:,.{column.decimals}f}"
     if value.half is None:
         return text
@@ -90,7 +90,7 @@ def format_cell(column: Column, value: Interval) -> str:
 
 
 def format_change(value: Interval | None) -> str:
-    """Against the first policy."""
+    """The change relative to the first policy."""
     if value is None:
         return "-"
     text = f"{100 * value.mean:+.0f} %"
@@ -98,12 +98,12 @@ def format_change(value: Interval | None) -> str:
 
 
 def measured_columns(comparison: Comparison, columns: tuple[Column, ...]) -> list[Column]:
-    """Those that were measured: a trace may have no job of a size."""
+    """Columns with measured values: a trace may have no jobs of a size."""
     return [column for column in columns if column.figure in comparison.figures[0][0]]
 
 
 def describe(comparison: Comparison) -> str:
-    """One line: what was simulated."""
+    """The simulated cluster in one line."""
     case, setting = comparison.case, comparison.case.setting
     load = case.trace.gpu_hours / (case.trace.days * 24 * setting.gpus)
     nodes = f"nodes of {min(setting.per_node, setting.gpus)}"
@@ -133,19 +133,19 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All that the template draws."""
+    """Data of a plot for the template."""
 
     title: str
     across: str
     up: str
     marks: tuple[Mark, ...]
-    line: str  # through the front
+    line: str  # points of the Pareto front
     ticks_x: tuple[tuple[float, str], ...]
     ticks_y: tuple[tuple[float, str], ...]
 
 
 def make_plot(comparison: Comparison, title: str, x: tuple[str, str], y: tuple[str, str]) -> Plot:
-    """`x` and `y` are a figure and its name; the front is the one of these two."""
+    """Plot two figures, each given with its label, and their Pareto front."""
     policies = range(len(comparison.names))
     across = [comparison.of(policy, x[0]) for policy in policies]
     up = [comparison.of(policy, y[0]) for policy in policies]
@@ -178,17 +178,21 @@ def make_plot(comparison: Comparison, title: str, x: tuple[str, str], y: tuple[s
     )
 
 
-TABLE_WIDTH = 130  # narrower terminals wrap it: a cut figure is a wrong one
+TABLE_WIDTH = 130  # narrower terminals wrap the table, so that no figure is cut off
 CHANGE_FIGURES = ("preemptions", "lost_h", "lost_and_recover_h", "queue_min", "in_quota_wait_s")
 
 
 def render_table(comparison: Comparison) -> RenderableType:
-    """The figures, what changes against the first policy, and who is on the front."""
+    """The figures, the changes relative to the first policy, and the Pareto front."""
     lines: list[RenderableType] = [Text(describe(comparison)), Text(), _figures(comparison)]
     if len(comparison.names) > 1:
-        lines += [Text(), Text(f"against {comparison.names[0]}, by seed"), _changes(comparison)]
+        lines += [
+            Text(),
+            Text(f"relative to {comparison.names[0]}, paired by seed"),
+            _changes(comparison),
+        ]
         best = ", ".join(comparison.names[policy] for policy in comparison.front(*OBJECTIVES))
-        lines += [Text(), Text(f"none better in preemptions, waste and queueing at once: {best}")]
+        lines += [Text(), Text(f"Pareto front of preemptions, waste and queueing: {best}")]
     return Group(*lines)
 
 
@@ -225,7 +229,7 @@ _WASTE: Final = ("lost_and_recover_h", "lost and recover, accelerator-hours")
 
 
 def render_page(comparison: Comparison) -> str:
-    """The whole page; names of policies and traces are escaped."""
+    """The HTML page; names of policies and traces are escaped."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
     )

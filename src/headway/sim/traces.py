@@ -29,7 +29,7 @@ from headway.schedule.quotas import DAY
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs in the order of their submission; the first second of it is 0."""
+    """Jobs in the order of submission; the trace starts at second 0."""
 
     name: str
     jobs: tuple[JobSpec, ...]
@@ -37,25 +37,26 @@ class Trace:
 
     @property
     def gpu_hours(self) -> float:
-        """All of their work."""
+        """Accelerator-hours of all jobs."""
         return sum(job.work * job.gpus for job in self.jobs) / 3600
 
     def tenants(self) -> dict[str, float]:
-        """The accelerator-hours of each tenant, by name."""
+        """Accelerator-hours by tenant, sorted by name."""
         hours: dict[str, float] = {}
         for job in self.jobs:
             hours[job.tenant] = hours.get(job.tenant, 0.0) + job.work * job.gpus / 3600
         return dict(sorted(hours.items()))
 
     def shifted(self, seed: int) -> Trace:
-        """Each tenant's jobs moved by whole days, around the end to the start: another month.
+        """Shift each tenant's jobs by a random number of whole days, cyclically: a different month.
 
-        Weekdays of tenants no longer agree; each one's own order of jobs and hours of day stay.
+        Weekdays of tenants no longer agree; the order of each tenant's jobs and their hours of day
+        are kept.
         """
         span = int(self.days)
         if span < 2:
             raise UsageError(
-                f"a trace of {self.days:.1f} days cannot be shifted; take a longer one",
+                f"a trace of {self.days:.1f} days cannot be shifted; use a longer one",
                 code="trace-too-short",
             )
         random_ = random.Random(seed)
@@ -68,20 +69,20 @@ class Trace:
 
 
 def by_submission(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
-    """In the order in which they come; equals stay as they are."""
+    """Sort by submission; jobs submitted at the same time keep their order."""
     return tuple(sorted(jobs, key=lambda job: job.submit))
 
 
 def epoch_seconds(text: str) -> float:
-    """A date and time without a zone; no hour is left out or told twice, as local clocks do."""
+    """Parse a date and time without a zone as UTC, without gaps or repeated hours."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def make_trace(name: str, jobs: Sequence[JobSpec]) -> Trace:
-    """From jobs in any order, on any clock."""
+    """A trace of jobs in any order, on any clock."""
     if not jobs:
         raise UsageError(
-            f"the trace {name} has no job that used an accelerator; give another one",
+            f"the trace {name} has no job with accelerators; give another trace",
             code="trace-empty",
         )
     first = min(job.submit for job in jobs)
@@ -94,7 +95,7 @@ MAX_DAYS = 36_500
 
 
 def read_philly(path: Path = PHILLY_FILE, *, begin: str = "", days: float = 0.0) -> Trace:
-    """All of it, or the jobs submitted in so many days from a date on, or from the first one."""
+    """The whole trace, or the jobs submitted within `days` from `begin` or from the first job."""
     if not 0.0 <= days < MAX_DAYS:
         raise UsageError(
             f"--days is {days:g}; give one above 0 and below {MAX_DAYS:,}",
@@ -110,7 +111,7 @@ def read_philly(path: Path = PHILLY_FILE, *, begin: str = "", days: float = 0.0)
         ) from error
     if not rows or rows[0] != ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]:
         raise UsageError(
-            f"{path} is no trace of Philly: its first line is not the one expected",
+            f"{path} is not a Philly trace: unexpected header",
             code="trace-invalid",
         )
     first = min((row[0] for row in rows[1:] if row), default="")
@@ -119,9 +120,7 @@ def read_philly(path: Path = PHILLY_FILE, *, begin: str = "", days: float = 0.0)
     try:
         jobs = [_philly_job(row) for row in selected]
     except (ValueError, IndexError) as error:
-        raise UsageError(
-            f"{path} has a row that is no job: {error}", code="trace-row-invalid"
-        ) from error
+        raise UsageError(f"{path} has an invalid row: {error}", code="trace-row-invalid") from error
     trace = make_trace("philly", jobs)
     return Trace(trace.name, trace.jobs, days) if days else trace
 
@@ -136,14 +135,14 @@ def _philly_job(row: list[str]) -> JobSpec:
 
 
 def _philly_window(begin: str, days: float) -> tuple[str, str]:
-    """As text, which sorts as the dates do."""
+    """The window as text, which sorts like the dates."""
     if not begin:
         return "", "9"
     try:
         first = datetime.fromisoformat(begin)
     except ValueError:
         raise UsageError(
-            f"{begin!r} is no date; write it like 2017-10-10", code="date-invalid"
+            f"{begin!r} is not a date; use the form 2017-10-10", code="date-invalid"
         ) from None
     last = str(first + timedelta(days=days)) if days else "9"
     return str(first), last
@@ -153,7 +152,7 @@ SACCT_COLUMNS = ("JobID", "Account", "Submit", "ElapsedRaw", "AllocTRES")
 
 
 def read_sacct(path: Path) -> Trace:
-    """Jobs with accelerators that ran at all; accounts are the tenants."""
+    """The jobs with accelerators that have run; accounts are tenants."""
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file, delimiter="|", quoting=csv.QUOTE_NONE))
@@ -162,14 +161,14 @@ def read_sacct(path: Path) -> Trace:
     missing = [name for name in SACCT_COLUMNS if not rows or name not in rows[0]]
     if missing:
         raise UsageError(
-            f"{path} has no column {', '.join(missing)}; write it by "
+            f"{path} has no column {', '.join(missing)}; create it with "
             "`sacct -D -P -X -a -o JobID,Account,Submit,ElapsedRaw,AllocTRES,ReqTRES`",
             code="trace-column-missing",
             columns=missing,
         )
     attempts: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        if "." not in row["JobID"]:  # steps have one
+        if "." not in row["JobID"]:  # IDs of steps contain a dot
             attempts.setdefault(row["JobID"], []).append(row)
     jobs = [
         job
@@ -187,9 +186,7 @@ def _sacct_job(path: Path, rows: list[dict[str, str]]) -> JobSpec | None:
             return None
         submit = min(epoch_seconds(row["Submit"]) for row in rows)
     except (ValueError, TypeError) as error:
-        raise UsageError(
-            f"{path} has a row that is no job: {error}", code="trace-row-invalid"
-        ) from error
+        raise UsageError(f"{path} has an invalid row: {error}", code="trace-row-invalid") from error
     return JobSpec(submit=submit, work=work, gpus=gpus, tenant=rows[0]["Account"] or "none")
 
 
@@ -202,20 +199,22 @@ SYNTHETIC_WEIGHTS = (64, 12, 10, 10, 3, 1)
 MEDIAN_DURATION_S, DURATION_SIGMA = (
     1200.0,
     1.6,
-)  # of durations: seconds, and the deviation of their logarithm
+)  # of durations: seconds, and the standard deviation of their logarithm
 SYNTHETIC_TENANTS = 10
 
 
 def make_synthetic(jobs: int, gpus: int, *, load: float = 0.9, seed: int = 0) -> Trace:
-    """So many jobs that fill so many accelerators to `load`, as a mean over the trace."""
+    """Random jobs that use a mean share `load` of the accelerators."""
     if jobs < 1:
         raise UsageError(
-            f"a synthetic trace has 1 job or more, not {jobs}",
+            f"a synthetic trace needs at least 1 job, not {jobs}",
             code="value-out-of-range",
             field="jobs",
         )
     if not load > 0:
-        raise UsageError(f"load is above 0, not {load}", code="value-out-of-range", field="load")
+        raise UsageError(
+            f"load must be above 0, not {load}", code="value-out-of-range", field="load"
+        )
     random_ = random.Random(seed)
     names = [f"t{number}" for number in range(SYNTHETIC_TENANTS)]
     shares = [1.0 / (number + 1) for number in range(SYNTHETIC_TENANTS)]
@@ -239,11 +238,11 @@ def _sizes_that_fit(gpus: int) -> int:
 def read_trace(
     text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: float = 0.9
 ) -> Trace:
-    """`philly`, `philly:PATH`, `sacct:PATH` or `synthetic:JOBS`."""
+    """Read `philly`, `philly:PATH` or `sacct:PATH`, or create `synthetic:JOBS`."""
     kind, _, rest = text.partition(":")
     if kind != "philly" and (begin or days):
         raise UsageError(
-            f"--from and --days choose from the trace philly, not from {text}",
+            f"--from and --days are only for the trace philly, not for {text}",
             code="option-not-allowed",
         )
     if kind == "philly":
@@ -253,6 +252,6 @@ def read_trace(
     if kind == "synthetic" and rest.isdecimal():
         return make_synthetic(int(rest), gpus, load=load)
     raise UsageError(
-        f"{text!r} is no trace; give philly, philly:PATH, sacct:PATH or synthetic:JOBS",
+        f"unknown trace {text!r}; give philly, philly:PATH, sacct:PATH or synthetic:JOBS",
         code="trace-unknown",
     )

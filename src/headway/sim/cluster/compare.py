@@ -23,12 +23,12 @@ from headway.sim.traces import Trace
 from headway.stats import percentile, student_t
 
 HOUR_S = 3600.0
-PROMPT_S = 60.0  # seconds in which a job within its quota should start
+PROMPT_S = 60.0  # a job within its quota should start within this time
 SIZE_CLASSES = (("1", 1), ("2-8", 8), ("9-64", 64), ("65+", 1 << 30))
 
 
 def measure(result: SimulationResult, alone: Mapping[int, float] | None = None) -> dict[str, float]:
-    """All figures; `alone` says when each job ended, after its submission, with no borrowing."""
+    """All figures. `alone` is the turnaround of each job without borrowing."""
     figures = {
         **_evictions(result),
         **_hours(result),
@@ -40,7 +40,7 @@ def measure(result: SimulationResult, alone: Mapping[int, float] | None = None) 
 
 
 def turnaround(job: Job) -> float:
-    """From its submission to its end."""
+    """Seconds from submission to completion."""
     assert job.ended_at is not None
     return job.ended_at - job.submit
 
@@ -101,7 +101,7 @@ def _quota(result: SimulationResult) -> dict[str, float]:
 
 
 def jain_index(values: Sequence[float]) -> float:
-    """1 where all are served alike; 1/n where one has everything."""
+    """1 if all values are equal, 1/n if one has everything."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
@@ -129,7 +129,7 @@ def _spread(name: str, jobs: Sequence[Job], value: Callable[[Job], float]) -> di
 
 
 def _fairness(jobs: Sequence[Job], alone: Mapping[int, float]) -> dict[str, float]:
-    """Finish-time fairness: the time a job took over what its tenant's own quota would take."""
+    """Finish-time fairness: turnaround relative to that with only the tenant's own quota."""
     measured = [job for job in jobs if job.number in alone]
     rho = [turnaround(job) / alone[job.number] for job in measured]
     if not rho:
@@ -155,7 +155,7 @@ def _share(part: float, total: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over seeds, and half of its 95 % confidence interval; one seed has none."""
+    """A mean over seeds, and half the width of its 95 % confidence interval (None for one seed)."""
 
     mean: float
     half: float | None
@@ -163,18 +163,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Case:
-    """A trace, a setting and what goes wrong in it: all but the policy and the seed."""
+    """A trace, a cluster and its outages: everything except the policy and the seed."""
 
     trace: Trace
     setting: Setting
-    faults: str = ""  # "stepfun", or a path
-    spot: str = ""  # "p3", "g4dn", or a path
+    faults: str = ""  # "stepfun" or a path
+    spot: str = ""  # "p3", "g4dn" or a path
     spot_nodes: int = 0
     spot_notice: float = 120.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.spot_nodes <= self.nodes:
-            most = f"give a number from 0 to {self.nodes}, which are all nodes"
+            most = f"give a number from 0 to {self.nodes}, the number of nodes"
             raise UsageError(
                 f"--spot-nodes is {self.spot_nodes}; {most}",
                 code="value-out-of-range",
@@ -189,11 +189,11 @@ class Case:
 
     @property
     def nodes(self) -> int:
-        """Of the cluster; the last one may be smaller."""
+        """Number of nodes; the last one may be smaller."""
         return -(-self.setting.gpus // self.setting.per_node)
 
     def outages(self, seed: int) -> list[Outage]:
-        """The same for every policy."""
+        """The outages of a seed, the same for every policy."""
         longest = max(job.work for job in self.trace.jobs)
         horizon = self.trace.days * DAY + 2 * longest
         nodes = self.nodes
@@ -212,7 +212,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """For each policy, in the order given: each figure by seed."""
+    """The figures of each policy, by seed."""
 
     case: Case
     names: tuple[str, ...]
@@ -224,7 +224,7 @@ class Comparison:
         return mean_interval([row[figure] for row in self.figures[policy]])
 
     def change(self, policy: int, figure: str) -> Interval | None:
-        """By how much it differs from the first policy, as a share, seed by seed."""
+        """The relative change from the first policy, paired by seed; None if that is zero."""
         pairs = [
             (mine[figure], base[figure])
             for mine, base in zip(self.figures[policy], self.figures[0], strict=True)
@@ -234,7 +234,9 @@ class Comparison:
         return mean_interval([mine / base - 1 for mine, base in pairs])
 
     def front(self, *figures: str) -> list[int]:
-        """The policies than which none is better in one of these and no worse in the others."""
+        """The Pareto front: policies that no other one beats in one figure without losing in
+        another.
+        """
         points = [
             [self.of(policy, figure).mean for figure in figures]
             for policy in range(len(self.names))
@@ -249,7 +251,7 @@ class Comparison:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract of `headway simulate cluster --json`."""
+        """The output of `headway simulate cluster --json`."""
         names = list(self.figures[0][0])
         return {
             "schema": 1,
@@ -281,7 +283,7 @@ OBJECTIVES = ("preemptions", "lost_and_recover_h", "queue_min")
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of independent values, and how far off it may be."""
+    """The mean of independent values with its confidence interval."""
     if len(values) < 2:
         return Interval(statistics.fmean(values), None)
     half = student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -289,11 +291,11 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def compare(case: Case, names: Sequence[str], seeds: Sequence[int], workers: int = 1) -> Comparison:
-    """Play every policy with every seed; several processes change nothing but the time."""
+    """Simulate every policy with every seed; the number of processes does not change the result."""
     for name in names:
         policies.parse_policy(name)
     if workers > 1 and len(seeds) > 1:
-        # Started afresh: a fork of a process with threads may hang.
+        # spawn: forking a process with threads may deadlock
         with ProcessPoolExecutor(min(workers, len(seeds)), get_context("spawn")) as pool:
             rows = list(pool.map(_seed, [(case, tuple(names), seed) for seed in seeds]))
     else:

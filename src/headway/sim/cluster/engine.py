@@ -12,12 +12,12 @@ from headway.schedule.model import Cluster, Job, Placement, Tenant
 from headway.schedule.preemption import Policy, PreemptionContext, freed_accelerators
 from headway.sim.outages import Outage
 
-RETRY_S = 30.0  # seconds until a waiter for whom nobody could be evicted is looked at again
-GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie evenly between 0 and 1
+RETRY_S = 30.0  # seconds until the next try to evict for a waiting job
+GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are evenly distributed between 0 and 1
 
 
 class Engine:
-    """A cluster, its tenants and a policy; `run` takes jobs through it to the last one."""
+    """Simulates jobs on a cluster with tenants and a policy."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Engine:
         self.cluster, self.tenants, self.policy = cluster, tenants, policy
         self.grace, self.borrow = grace, borrow
         self.preemptions = 0
-        self.second_order = 0  # caused by a job that had been interrupted itself
-        self.evicted_gpu_s = 0.0  # accelerator-seconds of attempts that were evicted
-        self.second_order_gpu_s = 0.0  # and of those that are second-order
+        self.second_order = 0  # preemptions for jobs that had been interrupted before
+        self.evicted_gpu_s = 0.0  # accelerator-seconds of evicted attempts
+        self.second_order_gpu_s = 0.0  # the part of second-order preemptions
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
@@ -41,8 +41,9 @@ class Engine:
         self._unfinished = 0
         self._waking = False
         self._next_try: dict[tuple[int, int], float] = {}  # by tenant and size
-        self._reserve = float(getattr(policy, "reserve", 0.0))  # policies of others may have none
-        self._reserved: Job | None = None  # whom nodes are held back for
+        # policies of other packages may not have it
+        self._reserve = float(getattr(policy, "reserve", 0.0))
+        self._reserved: Job | None = None  # job for which nodes are reserved
 
     def run(
         self,
@@ -50,7 +51,9 @@ class Engine:
         outages: Sequence[Outage] = (),
         quotas: Sequence[tuple[float, Tenant, int]] = (),
     ) -> None:
-        """Take all jobs, sorted by their submission, to their end; quotas may change meanwhile."""
+        """Simulate all jobs, sorted by submission, until the last one ends. Quotas may change over
+        time.
+        """
         for outage in outages:
             self._push(outage.start, self._down, outage)
         for at, tenant, gpus in quotas:
@@ -75,7 +78,7 @@ class Engine:
     def _push(self, at: float, handler: Callable[[Any], None], argument: Any) -> None:
         heapq.heappush(self._events, (at, next(self._order), handler, argument))
 
-    # Jobs come and go.
+    # -- arrival and completion of jobs
 
     def _arrive(self, job: Job) -> None:
         tenant = self.tenants[job.tenant]
@@ -86,12 +89,12 @@ class Engine:
         tenant = self.tenants[job.tenant]
         job.queued_since = self.now
         tenant.enqueue(job, self.now)
-        if tenant.waiting[job.gpus][0][2] is job:  # else one of its size waits before it
+        if tenant.waiting[job.gpus][0][2] is job:  # otherwise another job of the size is ahead
             self._admit(tenant, job.gpus, reclaim=True)
 
     def _finish(self, attempt: tuple[Job, int]) -> None:
         job, version = attempt
-        if job.version != version:  # it was interrupted before
+        if job.version != version:  # the attempt was interrupted
             return
         self._unfinished -= 1
         remaining = job.work - job.retained_s
@@ -106,7 +109,9 @@ class Engine:
         self._serve(self.tenants[job.tenant])
 
     def _account(self, job: Job, trained_until: float, released_at: float) -> None:
-        """The attempt trained until `stopped`, and held its accelerators until it `left`."""
+        """Account for an attempt that trained until `trained_until` and then released its
+        accelerators.
+        """
         overhead = min(max(trained_until - job.since, 0.0), job.overhead)
         if job.attempts == 1:
             job.startup_s += overhead
@@ -122,10 +127,10 @@ class Engine:
             del self.cluster.jobs[node][job.number]
         job.version += 1
 
-    # Who starts.
+    # -- starting jobs
 
     def _fill(self) -> None:
-        """Start what fits: within quotas first, then by submission."""
+        """Start jobs that fit, first those within quotas, then in the order of submission."""
         cluster = self.cluster
         if self._reserved is not None:
             self._check_reservation(self._reserved)
@@ -141,14 +146,17 @@ class Engine:
         heapq.heapify(heads)
         while heads:
             over, *_, tenant, gpus = heapq.heappop(heads)
-            if over != (not tenant.admits(gpus)):  # others of it were started meanwhile
+            # other jobs of the tenant have been started meanwhile
+            if over != (not tenant.admits(gpus)):
                 heapq.heappush(heads, (True, *tenant.waiting[gpus][0][:2], tenant, gpus))
             elif self._admit(tenant, gpus, reclaim=False) and gpus in tenant.waiting:
                 is_over = not tenant.admits(gpus)
                 heapq.heappush(heads, (is_over, *tenant.waiting[gpus][0][:2], tenant, gpus))
 
     def _serve(self, tenant: Tenant) -> None:
-        """What waits within the tenant's quota, and finds no room, takes back what is borrowed."""
+        """Let waiting jobs within the tenant's quota reclaim borrowed accelerators if they do not
+        fit.
+        """
         for gpus in sorted(tenant.waiting, key=lambda gpus: tenant.waiting[gpus][0][:2]):
             while gpus in tenant.waiting and tenant.admits(gpus):
                 if not self._admit(tenant, gpus, reclaim=True):
@@ -164,7 +172,7 @@ class Engine:
                 self._serve(tenant)
 
     def _change_quota(self, change: tuple[Tenant, int]) -> None:
-        """Who has less now borrows what it uses beyond that, and others may take it back."""
+        """Change a quota; what exceeds it counts as borrowed from now on."""
         tenant, gpus = change
         tenant.change(self.now, 0, 0)
         tenant.quota = gpus
@@ -173,7 +181,7 @@ class Engine:
         self._serve_all()
 
     def _admit(self, tenant: Tenant, gpus: int, *, reclaim: bool) -> bool:
-        """Start the first waiting job of a size, if it may and can."""
+        """Start the first waiting job of a size, if the quota allows it and it fits."""
         is_within_quota = tenant.used + gpus <= tenant.quota
         if not is_within_quota and not self.borrow:
             return False
@@ -196,7 +204,7 @@ class Engine:
             self._push(self.now + RETRY_S, self._wake, None)
         return False
 
-    # Whom nodes are held back for: a gang within its quota that is passed again and again.
+    # -- reserving nodes for a gang within its quota that does not fit for a long time
 
     def _reserve_nodes(self, waiter: Job) -> None:
         if self.now - waiter.queued_since < self._reserve:
@@ -212,7 +220,7 @@ class Engine:
         self._reserved = None
 
     def _check_reservation(self, waiter: Job) -> None:
-        """Others of its tenant may have taken the quota meanwhile, or it has started."""
+        """Release reserved nodes if the job has started or no longer fits into its quota."""
         tenant = self.tenants[waiter.tenant]
         queue = tenant.waiting.get(waiter.gpus)
         if queue is None or queue[0][2] is not waiter or not tenant.admits(waiter.gpus):
@@ -235,7 +243,7 @@ class Engine:
             job.phase = job.interval * (1.0 - self._starts * GOLDEN % 1.0)
         self._push(job.ends_at(), self._finish, (job, job.version))
 
-    # Who goes.
+    # -- evicting jobs
 
     def _reclaim(self, tenant: Tenant, waiter: Job) -> bool:
         reclaimable = self.cluster.total + sum(t.used for t in self.tenants if t.used > t.quota)
@@ -270,7 +278,7 @@ class Engine:
         return True
 
     def _evict(self, job: Job) -> float:
-        """Take a job off its accelerators; when it has left them."""
+        """Evict a job; return the time at which it releases its accelerators."""
         trained, durable, saving = job.progress(self.now)
         released_at = self.now
         job.saving_s += saving
@@ -290,7 +298,7 @@ class Engine:
         return released_at
 
     def _hand_over(self, placement: Placement, extra: dict[int, int], ready: float) -> None:
-        """The waiter gets what the victims leave first, then what was free; the rest later."""
+        """Allocate what victims release first, then free accelerators; release the rest later."""
         remaining = dict(extra)
         for node, count in placement:
             used = min(remaining.get(node, 0), count)
@@ -317,7 +325,7 @@ class Engine:
             return
         if node in self.cluster.reserved_nodes:
             self._release_reservation()
-        # Off first, so that nothing is started on it.
+        # Mark the node first, so that nothing is started on it.
         self.cluster.fail(node)
         affected = list(self.cluster.jobs[node].values())
         for job in affected:
@@ -327,7 +335,7 @@ class Engine:
 
     def _fail(self, job: Job, notice: float) -> None:
         now = self.now
-        if job.since > now:  # promised, and victims are leaving it still
+        if job.since > now:  # reserved, while the victims are still saving
             self._remove(job)
             self._push(job.since, self._release, job.placement)
             job.queued_s -= job.since - now

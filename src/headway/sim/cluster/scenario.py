@@ -22,26 +22,26 @@ from headway.units import NS
 
 @dataclass(frozen=True, slots=True)
 class JobTimings:
-    """How long a job takes to start, to recover and to save; seconds."""
+    """Times of a job to start, to recover and to save, in seconds."""
 
-    start: float = 0.0  # a trace's durations contain it as a rule
+    start: float = 0.0  # durations of traces usually include it
     recover: float = 300.0
     save: float = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A cluster and the habits of its jobs; the same for every policy."""
+    """A cluster and the timings of its jobs, the same for every policy."""
 
     gpus: int = 600
     per_node: int = 8
     interval: float = 3600.0
     grace: float = 60.0
     habits: tuple[JobTimings, ...] = (JobTimings(),)  # each job draws one
-    silent: float = 0.0  # the share of jobs that tell nothing, and save at no notice
-    quota: Mapping[str, int] | None = None  # by tenant; None: by their accelerator-hours
-    quota_changes: tuple[QuotaChange, ...] = ()  # by time; only where quotas are given
-    shift: bool = False  # each seed moves the tenants' jobs by whole days
+    silent: float = 0.0  # share of jobs that report no cost and do not save on notice
+    quota: Mapping[str, int] | None = None  # by tenant; None: in proportion to accelerator-hours
+    quota_changes: tuple[QuotaChange, ...] = ()  # by time; only with quotas
+    shift: bool = False  # shift the tenants' jobs by whole days for each seed
 
     def __post_init__(self) -> None:
         for name in ("gpus", "per_node", "interval"):
@@ -54,7 +54,7 @@ class Setting:
                 )
         if not 0 <= self.silent <= 1:
             raise UsageError(
-                f"--silent is a share from 0 to 1, not {self.silent}",
+                f"--silent must be a share from 0 to 1, not {self.silent}",
                 code="value-out-of-range",
                 option="--silent",
             )
@@ -75,7 +75,7 @@ class Setting:
 
 
 def proportional_quotas(hours: Mapping[str, float], gpus: int) -> dict[str, int]:
-    """Quotas in proportion to accelerator-hours, by largest remainder: they sum to `gpus`."""
+    """Quotas in proportion to accelerator-hours, by largest remainder; they sum to `gpus`."""
     total = sum(hours.values())
     exact = {name: gpus * part / total for name, part in hours.items()}
     quotas_ = {name: int(value) for name, value in exact.items()}
@@ -86,7 +86,7 @@ def proportional_quotas(hours: Mapping[str, float], gpus: int) -> dict[str, int]
 
 
 def timings_from_runs(paths: Iterable[str]) -> tuple[JobTimings, ...]:
-    """One for each run; every job of a simulation draws one of them."""
+    """The timings of each run."""
     return tuple(_timings(path) for path in paths)
 
 
@@ -96,7 +96,7 @@ def _timings(path: str) -> JobTimings:
     if cost.save is None or ledger.time_to_start is None:
         event = "saved" if ledger.time_to_start is not None else "trained"
         raise UsageError(
-            f"the run {path} never {event}, so it has no times to draw; leave it out",
+            f"the run {path} never {event}, so its timings are unknown; leave it out",
             code="run-without-times",
         )
     return JobTimings(start=ledger.time_to_start / NS, recover=cost.recover, save=cost.save)
@@ -104,7 +104,7 @@ def _timings(path: str) -> JobTimings:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationResult:
-    """A trace that was played to its last job."""
+    """The final state of a simulation."""
 
     jobs: Sequence[Job]
     tenants: Sequence[Tenant]
@@ -124,7 +124,7 @@ def simulate(
     outages: Sequence[Outage] = (),
     borrow: bool = True,
 ) -> SimulationResult:
-    """Simulate it; the same arguments give the same outcome."""
+    """Simulate a trace to its last job; the same arguments give the same result."""
     if setting.shift:
         trace = trace.shifted(seed)
     quota = _quota(trace, setting)
@@ -157,7 +157,7 @@ def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
     missing = [name for name in hours if name not in setting.quota]
     if missing:
         raise UsageError(
-            f"no quota is given for {', '.join(missing)}; add a line for each",
+            f"no quota for {', '.join(missing)}; add a line for each",
             code="quota-missing",
             tenants=missing,
         )
@@ -167,13 +167,15 @@ def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
 
 
 def _lowest_quota(tenant: Tenant, setting: Setting) -> int:
-    """What the tenant has at any time."""
+    """The lowest quota of the tenant at any time."""
     later = [change.gpus for change in setting.quota_changes if change.tenant == tenant.name]
     return min(tenant.quota, *later) if later else tenant.quota
 
 
 def _jobs(trace: Trace, setting: Setting, names: dict[str, int], seed: int) -> list[Job]:
-    """Every job draws the same for every policy, so that those can be compared by seed."""
+    """The jobs with random properties, the same for every policy, so that results can be paired by
+    seed.
+    """
     random_ = random.Random(seed)
     jobs = []
     for number, spec in enumerate(trace.jobs):
@@ -187,8 +189,8 @@ def _jobs(trace: Trace, setting: Setting, names: dict[str, int], seed: int) -> l
     largest = max(jobs, key=lambda job: job.gpus, default=None)
     if largest is not None and largest.gpus > setting.gpus:
         raise UsageError(
-            f"job {largest.number} needs {largest.gpus} accelerators and there are {setting.gpus}; "
-            "give more by --gpus",
+            f"job {largest.number} needs {largest.gpus} accelerators, but there are "
+            f"{setting.gpus}; increase --gpus",
             code="job-too-large",
         )
     return jobs

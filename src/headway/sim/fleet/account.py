@@ -18,12 +18,12 @@ COLUMN = {leaf: number for number, leaf in enumerate(BUCKETS)}
 LOOP = np.array(
     [leaf.startswith("waste.") or leaf in (EFFECTIVE, LOST) for leaf in BUCKETS], dtype=bool
 )
-_NOISE = 0.3  # sigma of what a planted regression takes of each job
+_NOISE = 0.3  # sigma of the per-job effect of a planted regression
 
 
 @dataclass(frozen=True)
 class Account:
-    """Seconds by attempt (rows) and leaf (columns, as in LEAVES); rows sum to its wall time."""
+    """Seconds by attempt (rows) and bucket (columns, as in BUCKETS); rows sum to the wall time."""
 
     attempts: Attempts
     seconds: Floats
@@ -34,7 +34,7 @@ class Account:
         return np.asarray(self.seconds[:, ~LOOP].sum(axis=1) - self.seconds[:, COLUMN[SHUTDOWN]])
 
     def known(self, at: float) -> Account:
-        """What a ledger tells at that moment: attempts so far, and no more than so far of them."""
+        """The account as a ledger at time `at` shows it: attempts so far, cut at that time."""
         has_started = self.attempts.start < at
         attempts = Attempts(
             **{name: values[has_started] for name, values in vars(self.attempts).items()}
@@ -50,7 +50,7 @@ class Account:
         return Account(attempts, seconds)
 
     def by_job(self, jobs: int) -> Floats:
-        """Seconds by job and leaf."""
+        """Seconds by job and bucket."""
         result = np.zeros((jobs, self.seconds.shape[1]))
         for column in np.flatnonzero(self.seconds.any(axis=0)):
             result[:, column] = np.bincount(self.attempts.job, self.seconds[:, column], jobs)
@@ -58,7 +58,7 @@ class Account:
 
 
 def _so_far(seconds: Floats, elapsed: Floats) -> Floats:
-    """The set-up comes first, then the loop evenly; nothing is lost as long as it goes on."""
+    """Set-up comes first, then the loop evenly; a running attempt has lost nothing."""
     setup = np.where(LOOP, 0.0, seconds)
     setup[:, COLUMN[SHUTDOWN]] = 0.0
     loop = np.where(LOOP, seconds, 0.0)
@@ -69,7 +69,7 @@ def _so_far(seconds: Floats, elapsed: Floats) -> Floats:
 
 
 def _scaled(part: Floats, total: Floats) -> Floats:
-    """Rows in the same proportions, with these sums; what has no proportions is training."""
+    """Scale rows to the given sums; time of rows without proportions is training."""
     sums = part.sum(axis=1)
     result = part * np.divide(total, sums, out=np.zeros_like(sums), where=sums > 0)[:, None]
     result[sums <= 0, COLUMN[EFFECTIVE]] = total[sums <= 0]
@@ -79,7 +79,7 @@ def _scaled(part: Floats, total: Floats) -> Floats:
 def make_account(
     scenario: FleetScenario, jobs: Jobs, attempts: Attempts, random: np.random.Generator
 ) -> Account:
-    """Every second of every attempt in one leaf."""
+    """Assign every second of every attempt to a bucket."""
     length = attempts.end - attempts.start
     seconds = np.zeros((length.size, len(BUCKETS)))
     _set_up(scenario, jobs, attempts, seconds, random)
@@ -90,7 +90,7 @@ def make_account(
     )
     used = seconds.sum(axis=1)
     scale = np.minimum(1.0, length / np.maximum(used, 1e-9))
-    seconds *= scale[:, None]  # it ended before it was ready
+    seconds *= scale[:, None]  # it ended during set-up
     loop = np.maximum(length - seconds.sum(axis=1), 0.0)
     _loop(scenario, jobs, attempts, loop, seconds, random)
     return Account(attempts, seconds)
@@ -151,7 +151,7 @@ def _loop(
 
 
 def _daily(scenario: FleetScenario, kind: int, slices: Ints, day: Ints) -> Floats:
-    """What the days of a slice have in common, the same whoever asks."""
+    """Factors that the jobs of a slice have in common on a day; reproducible for each kind."""
     shape = (scenario.shares.size, scenario.days)
     table = np.random.default_rng([scenario.seed, 0xDA15, kind]).lognormal(
         0, defaults.DAY_SIGMA, shape
@@ -160,7 +160,7 @@ def _daily(scenario: FleetScenario, kind: int, slices: Ints, day: Ints) -> Float
 
 
 def _affected(jobs: Jobs, attempts: Attempts, regression: PlantedRegression) -> Ints:
-    """The attempts of jobs that began in the slice after the regression came."""
+    """Attempts of jobs in the slice that began after the regression."""
     is_affected = (jobs.slice == regression.slice) & (jobs.start >= regression.at)
     return np.flatnonzero(is_affected[attempts.job])
 
@@ -168,12 +168,12 @@ def _affected(jobs: Jobs, attempts: Attempts, regression: PlantedRegression) -> 
 def _plant_in_loops(
     scenario: FleetScenario, jobs: Jobs, attempts: Attempts, remaining: Floats, seconds: Floats
 ) -> None:
-    """A share of the attempt's whole time moves from training to the bucket."""
+    """Move a share of the attempt's total time from training to the bucket."""
     for regression in scenario.planted:
         rows = _affected(jobs, attempts, regression)
         if regression.bucket.startswith("start.") or not rows.size:
             continue
-        # Of its own, so that all else is drawn as if nothing had been planted.
+        # A separate generator, so that all other draws are independent of planted regressions.
         random = np.random.default_rng([scenario.seed, regression.slice, int(jobs.number[0])])
         factor = random.lognormal(-(_NOISE**2) / 2, _NOISE, rows.size)
         length = attempts.end[rows] - attempts.start[rows]
@@ -185,7 +185,7 @@ def _plant_in_loops(
 def _plant_in_starts(
     scenario: FleetScenario, jobs: Jobs, attempts: Attempts, seconds: Floats
 ) -> None:
-    """Each start takes longer, by so much that it costs the planted points over all hours."""
+    """Lengthen each start such that it costs the planted points over all hours."""
     for regression in scenario.planted:
         if not regression.bucket.startswith("start."):
             continue
@@ -199,15 +199,15 @@ def _plant_in_starts(
 
 @dataclass(frozen=True)
 class Windows:
-    """A row per attempt and window that it touches; columns are leaves."""
+    """A row per attempt and overlapping window; columns are buckets."""
 
     attempt: Ints  # row of the attempt
-    begin: Floats  # of the window, seconds since the epoch
+    begin: Floats  # start of the window, in seconds since the epoch
     seconds: Floats
 
 
 def split_windows(account: Account, grain: float = 3600.0) -> Windows:
-    """Set-up comes first, then the loop evenly, then the shutdown."""
+    """Split attempts into windows: set-up first, then the loop evenly, then the shutdown."""
     attempts = account.attempts
     first = np.floor(attempts.start / grain).astype(np.int64)
     last = np.maximum(np.ceil(attempts.end / grain).astype(np.int64), first + 1)
@@ -228,7 +228,7 @@ def split_windows(account: Account, grain: float = 3600.0) -> Windows:
 
 
 def _overlap(low: Floats, high: Floats, begin: Floats, grain: float) -> Floats:
-    """The share of [low, high) that falls into the window."""
+    """The share of [low, high) within the window."""
     inside = np.minimum(high, begin + grain) - np.maximum(low, begin)
     length = high - low
     share = np.divide(inside, length, out=np.zeros_like(inside), where=length > 1e-6)

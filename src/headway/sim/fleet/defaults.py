@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 TEAMS, MODELS = 10, 5
 UNEVEN = 0.4  # sigma of the sizes of slices
-GPUS = 8  # accelerators of a host
-BUSY = 0.7  # share of a host's time that is used
+GPUS = 8  # accelerators per host
+BUSY = 0.7  # utilization of hosts
 
-# Seconds of each stage of a start, in order; process groups take this for each doubling of ranks.
+# Seconds of each stage of a start, in order; process_group_init takes this per doubling of ranks.
 STAGES = {
     "scheduling": 4.0,
     "hardware_setup": 40.0,
@@ -36,7 +36,7 @@ STAGES = {
     "pt2_compile": 75.0,
 }
 STAGE_SIGMA = 0.4
-# Shares of the loop that are no training.
+# Shares of the loop that are not training.
 WASTE = {
     "checkpoint_block": 0.010,
     "data_stall": 0.020,
@@ -45,27 +45,27 @@ WASTE = {
     "blocked": 0.008,
 }
 WASTE_SIGMA = 0.5
-SLICE_SIGMA = 0.4  # slices differ from each other
-DAY_SIGMA = 0.1  # days of a slice differ from each other
+SLICE_SIGMA = 0.4  # between slices
+DAY_SIGMA = 0.1  # between days of a slice
 
 DETECTION_S, DOWNTIME_S = 45.0, 90.0
 SHUTDOWN_S = 8.0
 SAVE_EVERY_S = 1800.0
 STEP_S = 0.5
 SPOT_SLICES = 5
-LEMON = 25.0  # times as many faults as another host
+LEMON = 25.0  # factor on the faults of a host
 
 HOST_TYPES = ("gpu-a", "gpu-b", "gpu-c")
 SPOT_TYPE = "spot-a"
-# Of jobs that fail for reasons of their own.
+# Failures that are not caused by hosts.
 USER_FAILURES = {"user_code": 0.5, "data_pipeline": 0.2, "host_oom": 0.2, "gpu_oom": 0.1}
-# Days between two new values of a field that mean nothing.
+# Mean days between new values of a field that have no effect.
 ROLLOUTS = {"code": 9.0, "config": 13.0, "image": 28.0, "torch": 60.0}
 
 
 @dataclass(frozen=True)
 class TraceDistributions:
-    """Sizes, durations and arrivals of jobs; how often hosts break or are taken away; outcomes."""
+    """Sizes, durations, arrivals and outcomes of jobs; rates of host faults and spot reclaims."""
 
     sizes: NDArray[np.int64]
     size_shares: NDArray[np.float64]
@@ -79,12 +79,12 @@ class TraceDistributions:
 
     @property
     def accelerator_s(self) -> float:
-        """Accelerator-seconds of a job, on average."""
+        """Mean accelerator-seconds of a job."""
         return float((self.size_shares * self.sizes * self._mean_durations()).sum())
 
     @property
     def mean_wall(self) -> float:
-        """Wall seconds of a job on average, where each of its accelerators counts."""
+        """Mean wall seconds of a job, weighted by accelerators."""
         return self.accelerator_s / float((self.size_shares * self.sizes).sum())
 
     def _mean_durations(self) -> NDArray[np.float64]:
@@ -94,7 +94,7 @@ class TraceDistributions:
 
 @functools.cache
 def distributions() -> TraceDistributions:
-    """The tables that come with the package."""
+    """The distributions in tables.json."""
     text = resources.files("headway.sim.fleet").joinpath("tables.json").read_text()
     content = json.loads(text)
     jobs = content["philly"]

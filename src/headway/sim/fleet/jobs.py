@@ -17,16 +17,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Jobs:
-    """A row per job, in order of their start."""
+    """A row per job, sorted by start."""
 
-    number: Ints  # over the whole fleet
+    number: Ints  # unique in the fleet
     slice: Ints
     start: Floats
-    wall: Floats  # had nobody looked away: some of it may lie after the end of the simulation
+    wall: Floats  # may extend beyond the end of the simulation
     accelerators: Ints
-    hosts: Ints  # how many
+    hosts: Ints  # number of hosts
     first_host: Ints
-    pool: Ints  # the first host of its pool, and how many the pool has
+    pool: Ints  # first host of the pool
     pool_size: Ints
     outcome: Ints  # index into OUTCOMES
     fields: dict[str, NDArray[np.str_]]
@@ -40,7 +40,7 @@ OUTCOMES = ("completed", "stopped", "failed")
 
 
 def draw_jobs(scenario: FleetScenario, day: int, random: np.random.Generator) -> Jobs:
-    """The jobs of a day; their number is the same for every seed."""
+    """Draw the jobs of a day; their number does not depend on the seed."""
     trace = distributions()
     first, last = _numbers(scenario, day)
     count = last - first
@@ -70,7 +70,7 @@ def draw_jobs(scenario: FleetScenario, day: int, random: np.random.Generator) ->
 
 
 def _numbers(scenario: FleetScenario, day: int) -> tuple[int, int]:
-    """The first job of a day and the first of the next one, by the weekdays of the trace."""
+    """The first job of a day and of the next day, according to the weekdays of the trace."""
     weekdays = distributions().arrivals.reshape(7, 24).sum(axis=1)
     before = np.concatenate([[0.0], np.cumsum(weekdays[np.arange(scenario.days) % 7])])
     edges = np.round(before / before[-1] * scenario.jobs).astype(int)
@@ -84,7 +84,7 @@ def _hours(scenario: FleetScenario, day: int, count: int, random: np.random.Gene
 
 
 def _durations(sizes: Ints, random: np.random.Generator) -> Floats:
-    """From the quantiles of the size, with straight lines between their logarithms."""
+    """Interpolate the quantiles of each size on a log scale."""
     trace = distributions()
     level = random.random(sizes.size)
     wall = np.empty(sizes.size)
@@ -97,7 +97,7 @@ def _durations(sizes: Ints, random: np.random.Generator) -> Floats:
 
 
 def _values(scenario: FleetScenario, name: str, slices: Ints, start: Floats) -> NDArray[np.str_]:
-    """The value that each job's field had when it began."""
+    """The value of a field of each job at its start."""
     values = np.empty(slices.size, dtype="<U24")
     for number in np.unique(slices):
         history = scenario.rollouts[name][number]
@@ -108,24 +108,23 @@ def _values(scenario: FleetScenario, name: str, slices: Ints, start: Floats) -> 
     return values
 
 
-MAX_INTERRUPTIONS = 400  # interruptions of one job
+MAX_INTERRUPTIONS = 400  # per job
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """A row per attempt, in order of job and time."""
+    """A row per attempt, sorted by job and time."""
 
     job: Ints  # row of the job
     number: Ints
     start: Floats
     end: Floats
-    interrupted: NDArray[np.bool_]  # it did not come to its own end
-    category: NDArray[np.str_]  # what ended it; "" if nothing did
-    host: Ints  # which is to blame; -1 if none is
+    interrupted: NDArray[np.bool_]  # by a fault or a reclaim
+    category: NDArray[np.str_]  # of its failure; "" if it did not fail
+    host: Ints  # that caused the failure; -1 if none did
 
 
 def draw_attempts(scenario: FleetScenario, jobs: Jobs, random: np.random.Generator) -> Attempts:
-    """The attempts of these jobs."""
     rate, spot_rate = _rates(scenario, jobs)
     count = np.minimum(random.poisson((rate + spot_rate) * jobs.wall), MAX_INTERRUPTIONS)
     cut = np.repeat(np.arange(jobs.start.size), count)
@@ -153,14 +152,14 @@ def draw_attempts(scenario: FleetScenario, jobs: Jobs, random: np.random.Generat
 
 
 def _moments(cut: Ints, jobs: Jobs, random: np.random.Generator) -> Floats:
-    """A moment for each interruption, in order within each job."""
+    """A time for each interruption, sorted within each job."""
     share = random.random(cut.size)
     share = share[np.lexsort((share, cut))]
     return jobs.start[cut] + share * jobs.wall[cut]
 
 
 def _rates(scenario: FleetScenario, jobs: Jobs) -> tuple[Floats, Floats]:
-    """Faults and takings-away of each job, per second."""
+    """Fault rate and spot reclaim rate of each job, per second."""
     trace = distributions()
     job, nth = _each_host(jobs)
     is_lemon = np.isin(jobs.host(job, nth), list(scenario.lemons))
@@ -171,7 +170,7 @@ def _rates(scenario: FleetScenario, jobs: Jobs) -> tuple[Floats, Floats]:
 
 
 def _each_host(jobs: Jobs) -> tuple[Ints, Ints]:
-    """A row per job and host: the job, and which of its hosts."""
+    """A row per job and host: the job and the index of its host."""
     job = np.repeat(np.arange(jobs.start.size), jobs.hosts)
     before = np.cumsum(jobs.hosts) - jobs.hosts
     return job, np.arange(job.size) - before[job]
@@ -184,12 +183,12 @@ def _causes(
     spot: NDArray[np.bool_],
     random: np.random.Generator,
 ) -> tuple[NDArray[np.str_], Ints]:
-    """What each interruption was, and on which host; bad hosts take more of them."""
+    """The category and the host of each interruption; lemon hosts cause more of them."""
     kinds = distributions().fault_kinds
     shares = np.array(list(kinds.values()), dtype=np.float64)
     category = random.choice(list(kinds), cut.size, p=shares / shares.sum()).astype("<U16")
     category[spot] = "preemption"
-    # The k-th host has the share of the job's faults that its weight is of all its hosts'.
+    # A host is chosen with its share of the weights of all hosts of the job.
     host = jobs.host(cut, (random.random(cut.size) * jobs.hosts[cut]).astype(np.int64))
     for row in np.flatnonzero((jobs.hosts[cut] > 1) & ~spot):
         all_hosts = jobs.host(

@@ -13,7 +13,7 @@ from headway.sim.fleet.defaults import distributions
 
 DAY = 86400.0
 EPOCH = 1_767_571_200.0  # Monday, 5 January 2026
-# Where a planted regression may lie: a share of each job's loop, or seconds of each start.
+# Buckets of planted regressions: a share of each job's loop, or seconds of each start.
 LOOP_BUCKETS = ("waste.data_stall", "waste.checkpoint_block", "waste.recompile", "waste.blocked")
 START_BUCKETS = ("start.pt2_compile", "start.hardware_setup", "start.get_first_batch_data")
 FIELDS = ("image", "torch", "host_type", "config", "code")
@@ -22,7 +22,7 @@ POINTS = 2.0
 
 @dataclass(frozen=True)
 class PlantedRegression:
-    """From `at` on, jobs that begin in this slice lose `points` of their time to `bucket`."""
+    """Jobs of the slice that begin at or after `at` lose `points` of their time to `bucket`."""
 
     slice: int
     at: float
@@ -42,7 +42,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class FleetScenario:
-    """All that is decided before the first job is drawn."""
+    """Parameters that are fixed before the first job is drawn."""
 
     seed: int
     jobs: int
@@ -51,20 +51,20 @@ class FleetScenario:
     shares: NDArray[np.float64]  # of the jobs, by slice
     stage_factors: NDArray[np.float64]  # slices x stages
     waste_factors: NDArray[np.float64]  # slices x kinds of waste
-    rollouts: dict[str, list[list[Rollout]]]  # by field and slice, in order of time
+    rollouts: dict[str, list[list[Rollout]]]  # by field and slice, sorted by time
     planted: tuple[PlantedRegression, ...]
-    hosts: dict[str, tuple[int, int]]  # by type: the first and the number after the last
+    hosts: dict[str, tuple[int, int]]  # by type: first host, and the one after the last
     lemons: frozenset[int]  # hosts
-    spot: frozenset[int]  # slices that run on spot machines
+    spot: frozenset[int]  # slices on spot machines
 
     @property
     def begin(self) -> float:
-        """When the first day begins, in seconds since the epoch."""
+        """Start of the first day, in seconds since the epoch."""
         return EPOCH
 
     @property
     def end(self) -> float:
-        """When the last day ends."""
+        """End of the last day."""
         return EPOCH + self.days * DAY
 
 
@@ -75,14 +75,13 @@ def slice_name(number: int) -> tuple[str, str]:
 
 
 def host_name(number: int) -> str:
-    """The name of a host."""
     return f"node-{number:05d}"
 
 
 def make_scenario(
     seed: int, jobs: int, days: int, scale: int = 1, regressions: int = 8, lemons: int = 5
 ) -> FleetScenario:
-    """A plan; the same for the same numbers."""
+    """Create a scenario; the same arguments give the same scenario."""
     slices = defaults.TEAMS * defaults.MODELS
     _check(seed=seed, jobs=jobs, days=days, scale=scale, regressions=regressions, lemons=lemons)
     random = np.random.default_rng([seed, 0xF1EE7])
@@ -130,7 +129,7 @@ def _check(**parameters: int) -> None:
 def _rollouts(
     random: np.random.Generator, slices: int, days: int, spot: frozenset[int]
 ) -> dict[str, list[list[Rollout]]]:
-    """New values of fields at moments of their own, which change nothing else."""
+    """Rollouts of new values at random times, without any effect."""
     rollouts: dict[str, list[list[Rollout]]] = {}
     for name, apart in defaults.ROLLOUTS.items():
         rollouts[name] = []
@@ -161,11 +160,11 @@ def _plant_regressions(
     rollouts: dict[str, list[list[Rollout]]],
     spot: frozenset[int],
 ) -> tuple[PlantedRegression, ...]:
-    """Regressions in slices of their own, each with a field that gets a new value at its moment."""
+    """Plant regressions in different slices, each with a new value of one field."""
     planted = []
     for number in map(int, random.choice(slices, count, replace=False)):
         at = EPOCH + float(random.uniform(0.25, 0.85)) * days * DAY
-        # Where machines are taken away all day, slower starts would cost far more than planned.
+        # With frequent reclaims, slower starts would cost far more than planned.
         bucket = str(
             random.choice(LOOP_BUCKETS if number in spot else LOOP_BUCKETS + START_BUCKETS)
         )
@@ -188,7 +187,7 @@ def _new_value(name: str, number: int, now: str, random: np.random.Generator) ->
 
 
 def _hosts(jobs: int, days: int, scale: int) -> dict[str, tuple[int, int]]:
-    """As many hosts as the jobs keep busy, in equal pools by type."""
+    """Enough hosts for the jobs, in pools of equal size by type."""
     trace = distributions()
     accelerator_s = trace.accelerator_s * scale * jobs
     kinds = (*defaults.HOST_TYPES, defaults.SPOT_TYPE)

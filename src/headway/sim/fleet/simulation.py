@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 TRUTH_FILE = "truth.json"
-ROWS = 2_000_000  # of buckets in one write, about: what is in memory at a time
-LEAVES_AN_HOUR = 8  # about
+ROWS = 2_000_000  # approximate rows of `buckets` per write; limits memory use
+LEAVES_AN_HOUR = 8  # approximate
 
 
 def draw_day(scenario: FleetScenario, number: int) -> tuple[Jobs, Account]:
-    """The jobs that begin on a day, to their end; the same whatever was drawn before."""
+    """The complete jobs that begin on a day; independent of other draws."""
     random = np.random.default_rng([scenario.seed, number])
     jobs = draw_jobs(scenario, number, random)
     return jobs, make_account(scenario, jobs, draw_attempts(scenario, jobs, random), random)
@@ -33,7 +33,7 @@ def simulate(
     scenario: FleetScenario,
     progress: Callable[[int, int], None] = lambda days, rows: None,
 ) -> dict[str, int]:
-    """Write the fleet; how many rows each table got. `tell` hears of days and bucket rows done."""
+    """Write the fleet and return the rows per table; `progress` receives days and bucket rows."""
     from headway.sim.fleet.tables import store_tables
 
     counts: dict[str, int] = {}
@@ -49,7 +49,7 @@ def simulate(
 
 
 def _parts(scenario: FleetScenario) -> Iterator[tuple[int, Jobs, Account]]:
-    """Jobs of some days, or of a part of a day, such that one write is of a size for memory."""
+    """Jobs in parts of at most one write: some days, or a part of a day."""
     parts: list[tuple[Jobs, Account]] = []
     rows = 0.0
     for number in range(scenario.days):
@@ -70,7 +70,7 @@ def _size(jobs: Jobs, account: Account) -> float:
 
 
 def _pieces(jobs: Jobs, account: Account) -> Iterator[tuple[Jobs, Account]]:
-    """A day in as many parts as it needs; those without a job are left out."""
+    """Split a day into as many parts as necessary, without empty ones."""
     count = int(_size(jobs, account) // ROWS) + 1
     for index in np.array_split(np.arange(jobs.start.size), count):
         if index.size:
@@ -115,7 +115,7 @@ def _select_attempts(attempts: Attempts, rows: Any, shift: int) -> Attempts:
 
 
 def ground_truth(scenario: FleetScenario) -> dict[str, Any]:
-    """What was planted, for those who try to find it."""
+    """The planted regressions and lemon hosts, to evaluate detectors."""
     return {
         "seed": scenario.seed,
         "jobs": scenario.jobs,

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 RECOMPILE = COLUMN["waste.recompile"]
 BLOCK = COLUMN["waste.checkpoint_block"]
 WASTES = np.array([leaf.startswith("waste.") for leaf in BUCKETS])
-JITTER = 0.1  # of a rank's waste, against that of the run
+JITTER = 0.1  # relative variation of waste between ranks
 
 
 def store_tables(
     scenario: FleetScenario, jobs: Jobs, account: Account, random: np.random.Generator
 ) -> dict[str, pyarrow.Table]:
-    """Everything that a store keeps of these jobs."""
+    """All tables of the jobs."""
     builder = _TableBuilder(scenario, jobs, account)
     return {
         "runs": builder.runs_table(),
@@ -43,7 +43,7 @@ def store_tables(
 
 
 class _TableBuilder:
-    """The columns that several tables share."""
+    """Builds the tables, with the columns that several of them share."""
 
     def __init__(self, scenario: FleetScenario, jobs: Jobs, account: Account) -> None:
         import pyarrow as pa
@@ -169,9 +169,9 @@ class _TableBuilder:
         rank: Ints,
         random: np.random.Generator,
     ) -> Floats:
-        """Ranks waste a little more or less than the run; training makes up for it."""
+        """Vary the waste of each rank; training compensates for the difference."""
         result = seconds[each]
-        new = np.concatenate([[1], np.diff(row) > 0]).cumsum() - 1  # which attempt and hour
+        new = np.concatenate([[1], np.diff(row) > 0]).cumsum() - 1  # index of the attempt and hour
         groups = int(new[-1]) + 1 if new.size else 0
         trains = np.bincount(new, leaf == COLUMN[EFFECTIVE], groups) > 0
         width = int(rank.max()) + 1 if rank.size else 1
@@ -248,7 +248,7 @@ class _TableBuilder:
         row = np.repeat(np.arange(hosts.size), hosts)
         nth = np.arange(row.size) - np.repeat(np.cumsum(hosts) - hosts, hosts)
         host = jobs.host(attempts.job[row], nth)
-        # A job wider than its pool has more ranks on its last host.
+        # If a job is wider than its pool, the last host has the remaining ranks.
         full = np.minimum(defaults.GPUS, self.accelerators[row] - nth * defaults.GPUS)
         rest = self.accelerators[row] - nth * defaults.GPUS
         ranks = np.where(nth == hosts[row] - 1, rest, full)
@@ -285,7 +285,7 @@ class _TableBuilder:
         }
 
     def _words(self, values: Any, index: Ints) -> Any:
-        """Repeated words, kept once each."""
+        """A dictionary-encoded column."""
         return self.pa.DictionaryArray.from_arrays(self.pa.array(index.astype(np.int32)), values)
 
     def _time(self, seconds: Floats) -> Any:
