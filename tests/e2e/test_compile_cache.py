@@ -201,7 +201,7 @@ class First:
     """What the first run of a job has left."""
 
     bench: Bench
-    job_end: Ended
+    ended: Ended
 
 
 @pytest.fixture(scope="session")
