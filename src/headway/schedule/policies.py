@@ -76,7 +76,7 @@ class LeastLost:
 
 @dataclass(frozen=True, kw_only=True)
 class LeastCost:
-    """Evict the jobs with the least eviction cost; see headway.schedule.cost."""
+    """Evict the jobs with the least cost per freed accelerator; see headway.schedule.cost."""
 
     notice: bool = True
     stagger: bool = False

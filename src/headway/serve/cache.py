@@ -105,7 +105,7 @@ class StoreCache:
             try:
                 with self._engine() as engine:
                     return engine.rows(query, since, until)
-            except (duckdb.Error, OSError):  # damaged or gone: `ask` knows what to do, or to say
+            except (duckdb.Error, OSError):  # damaged or deleted files: run_query handles both
                 result = run_query(self.store, query, since=since, until=until)
                 rows: list[Row] = result.rows.to_pylist()
                 return rows

@@ -33,8 +33,8 @@ class Search:
         self._child: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
         self._result: Regressions | None = None
-        self._error = ""  # it failed
-        self._version = ""  # the version that was searched
+        self._error = ""
+        self._version = ""  # version of the store that was searched
         self._due = float("-inf")
         self._closed = False
 
@@ -55,7 +55,7 @@ class Search:
     def _search(self, version: str) -> None:
         try:
             result = self._run()
-        except (OSError, ValueError) as error:  # it could not be started, failed, or was cut off
+        except (OSError, ValueError) as error:  # not started, failed, or killed
             with self._lock:
                 self._error, self._due = str(error), self._clock() + RETRY_S
             return

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RESCAN_S = 10.0  # between two scans of the folders
 MAX_REPORTS = 8
 ALERTS_FILE = "alerts.json"  # in the store
-MAX_CHOICES = 200  # values of a field that are offered
+MAX_CHOICES = 200  # values of a filter
 
 
 class RunFolders:
@@ -47,13 +47,13 @@ class RunFolders:
         self._lock = threading.Lock()
         self._reports = AnswerCache(MAX_REPORTS)
 
-    def find(self, run_id_: str) -> Path | None:
+    def find(self, id_: str) -> Path | None:
         """The folder of a run, or None."""
         with self._lock:
             if time.monotonic() - self._scanned_at > RESCAN_S:
                 self._scan()
                 self._scanned_at = time.monotonic()
-            return self._folders.get(run_id_)
+            return self._folders.get(id_)
 
     def _scan(self) -> None:
         folders = {}
@@ -64,19 +64,19 @@ class RunFolders:
                 except OSError:
                     continue
                 cached = self._run_ids.get(folder)
-                run_id_ = cached[1] if cached and cached[0] == changed else _run_id(folder)
-                self._run_ids[folder] = (changed, run_id_)
-                if run_id_:
-                    folders[run_id_] = folder
+                id_ = cached[1] if cached and cached[0] == changed else _run_id(folder)
+                self._run_ids[folder] = (changed, id_)
+                if id_:
+                    folders[id_] = folder
         self._folders = folders
 
-    def report(self, run_id_: str) -> str | None:
+    def report(self, id_: str) -> str | None:
         """The report of a run in its current state; None without a folder."""
-        folder = self.find(run_id_)
+        folder = self.find(id_)
         journal_state = None if folder is None else _journal_state(folder)
         if folder is None or journal_state is None:
             return None
-        html: str = self._reports.get((run_id_, journal_state), lambda: page(load(folder).ledger))
+        html: str = self._reports.get((id_, journal_state), lambda: page(load(folder).ledger))
         return html
 
 
@@ -90,7 +90,7 @@ def _run_id(folder: Path) -> str:
 
 
 def _journal_state(folder: Path) -> Hashable | None:
-    """Another one once a journal has been written to; None where it was removed."""
+    """Names, sizes and times of the journals; None if the folder was removed."""
     files = []
     try:
         for path in sorted((folder / JOURNAL).iterdir()):
@@ -102,11 +102,11 @@ def _journal_state(folder: Path) -> Hashable | None:
 
 
 class NotFound(HeadwayError):
-    """Nothing of that name."""
+    """The requested page, panel, file or run does not exist."""
 
 
 class Source:
-    """Shared by all requests."""
+    """All data of the pages, shared by all requests."""
 
     def __init__(self, store: Store, folders: Sequence[Path] = ()) -> None:
         self.store_cache = StoreCache(store)
@@ -116,15 +116,15 @@ class Source:
     # -- the store ----------------------------------------------------------------------------
 
     def query(
-        self, of: QueryFn, *, since: datetime | None = None, until: datetime | None = None
+        self, query_fn: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[dict[str, Any]]:
         """Run a query without the filters of a page."""
-        return self.store_cache.rows(of, since=since, until=until)
+        return self.store_cache.rows(query_fn, since=since, until=until)
 
-    def rows(self, of: QueryFn, query: PageQuery) -> list[dict[str, Any]]:
+    def rows(self, query_fn: QueryFn, query: PageQuery) -> list[dict[str, Any]]:
         """Run a query for the time range of a page."""
         since, until = query.time_range(self.store_cache.summary())
-        return self.query(of, since=since, until=until)
+        return self.query(query_fn, since=since, until=until)
 
     def single_row(
         self, name: str, query: PageQuery, *by: str, whole: bool = False
@@ -177,7 +177,7 @@ class Source:
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         return sorted(rows, key=lambda row: str(row.get("since", "")), reverse=True)
 
-    # -- what takes long ----------------------------------------------------------------------
+    # -- slow searches ------------------------------------------------------------------------
 
     def regressions(self) -> Regressions | None:
         """Changes, bad hosts and slow jobs; None until the first search has finished."""

@@ -78,9 +78,7 @@ class SlurmPublisher(PerJobPublisher):
         comment, nice = _field(shown, "Comment"), int(_field(shown, "Nice") or 0)
         own_part = OWN_COMMENT.search(comment)
         saved_nice = re.search(r",nice=(-?\d+)", own_part[0]) if own_part else None
-        original_nice = (
-            int(saved_nice[1]) if saved_nice else nice
-        )  # as it was before the first nudge
+        original_nice = int(saved_nice[1]) if saved_nice else nice  # before the first adjustment
         other_comment = OWN_COMMENT.sub("", comment).strip()
         new_nice, own_comment = original_nice, ""
         if cost.price is not None:

@@ -71,7 +71,7 @@ def read_run_status(folder: Path) -> RunStatus | None:
         return None
     eviction_cost, last = cost.from_ledger(ledger), ledger.attempts[-1]
     saved_at = ledger.wall - round(eviction_cost.unsaved * NS)
-    has_checkpointer = any(save.level == "disk" for save in ledger.outcomes)  # a Checkpointer
+    has_checkpointer = any(save.level == "disk" for save in ledger.outcomes)
     return RunStatus(
         unsaved=eviction_cost.unsaved,
         saved_at=ledger.clock(saved_at, end=True) / NS if saved_at > last.start else None,
