@@ -117,9 +117,9 @@ class FakeJournal:
 
     def journal(self) -> Journal:
         """The journal as the reader parses it."""
-        found = parse(self.data(), self.name)
-        assert found is not None
-        return found
+        journal = parse(self.data(), self.name)
+        assert journal is not None
+        return journal
 
 
 @dataclass
@@ -139,11 +139,13 @@ class FakeRun:
         **head: Any,
     ) -> FakeJournal:
         """The launcher of one launch; it starts the command at `spawn`."""
-        beside = sum(made.name.startswith(f"launcher-{launch}") for made in self.journals)
-        name = f"launcher-{launch}" + (f"-{beside}" if beside else "")
-        made = self._journal(name, "launcher", begin, host or Host(), launch, index=index, **head)
-        made.event("spawn", begin if spawn is None else spawn, command=["train"], pid=1)
-        return made
+        siblings = sum(journal.name.startswith(f"launcher-{launch}") for journal in self.journals)
+        name = f"launcher-{launch}" + (f"-{siblings}" if siblings else "")
+        journal = self._journal(
+            name, "launcher", begin, host or Host(), launch, index=index, **head
+        )
+        journal.event("spawn", begin if spawn is None else spawn, command=["train"], pid=1)
+        return journal
 
     def process(
         self,
@@ -176,34 +178,34 @@ class FakeRun:
     def _journal(
         self, name: str, role: str, begin: float, host: Host, launch: str, **head: Any
     ) -> FakeJournal:
-        made = FakeJournal(name, host)
-        first = {
+        journal = FakeJournal(name, host)
+        line = {
             "ev": "head",
             "schema": writer.SCHEMA,
             "role": role,
-            "t": made.at(begin),
+            "t": journal.at(begin),
             "wall": round((EPOCH + begin + host.wall) * NS),
             "boot": host.boot,
             "host": host.name,
             "pid": 1,
-            "begin": made.at(begin),
+            "begin": journal.at(begin),
             "launch": launch,
             **head,
         }
-        made.lines.append(first)
-        self.journals.append(made)
-        return made
+        journal.lines.append(line)
+        self.journals.append(journal)
+        return journal
 
     def ledger(self, run: str = "fake") -> Ledger:
         """The ledger of the run."""
-        return build_ledger([made.journal() for made in self.journals], run=run)
+        return build_ledger([journal.journal() for journal in self.journals], run=run)
 
     def write(self, folder: Path) -> Path:
         """Write a run folder to disk, including pulse pages."""
-        journal = folder / "journal"
-        journal.mkdir(parents=True, exist_ok=True)
+        journal_folder = folder / "journal"
+        journal_folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text('{"schema": 1, "run": "fake"}')
-        for made in self.journals:
-            (journal / f"{made.name}.jsonl").write_bytes(made.data())
-            (journal / f"{made.name}.pulse").write_bytes(made.page())
+        for journal in self.journals:
+            (journal_folder / f"{journal.name}.jsonl").write_bytes(journal.data())
+            (journal_folder / f"{journal.name}.pulse").write_bytes(journal.page())
         return folder

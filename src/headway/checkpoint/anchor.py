@@ -51,78 +51,90 @@ class NeedsOtherRanks(Exception):
         super().__init__("the model is sharded over ranks and cannot be called on one of them")
 
 
-def json_arguments(model_arguments: Mapping[str, Any], say: Notify) -> dict[str, Any]:
+def json_arguments(model_arguments: Mapping[str, Any], notify: Notify) -> dict[str, Any]:
     """The factory's arguments for `extra`; empty, with a note, if JSON cannot hold them."""
     try:
         json.dumps(model_arguments)
     except (TypeError, ValueError) as error:
-        say(f"the arguments of the model were not recorded: {error}", code="arguments-not-json")
+        notify(f"the arguments of the model were not recorded: {error}", code="arguments-not-json")
         return {}
     return {"arguments": dict(model_arguments)}
 
 
 def add_golden(
-    parts: StateTree, ranks: RankCoordinator, given: Any, model: nn.Module | None, say: Notify
+    tree: StateTree,
+    ranks: RankCoordinator,
+    example_inputs: Any,
+    model: nn.Module | None,
+    notify: Notify,
 ) -> dict[str, Any]:
     """Add the golden part to the parts of rank 0; return what `extra` says about it."""
     if ranks.rank:
         return {}
-    if PART in parts.parts:
+    if PART in tree.parts:
         text = f"no golden inputs were recorded: the state already has a part {PART!r}"
-        say(text, code="golden-part-taken")
+        notify(text, code="golden-part-taken")
         return {}
-    asked = parts.model if model is None else unwrap(model)
-    part, told, why = record_golden(given, asked, alone=ranks.world == 1)
+    target = tree.model if model is None else unwrap(model)
+    part, fields, reason = record_golden(example_inputs, target, alone=ranks.world == 1)
     if part:
-        parts.parts[PART] = part
-    if why is not None:
-        say(str(why), code=why.code)
-    return told
+        tree.parts[PART] = part
+    if reason is not None:
+        notify(str(reason), code=reason.code)
+    return fields
 
 
-def call_arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def call_arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments from a tensor, a tuple, or a dict by name; ValueError otherwise."""
-    leaves = pytree.tree_leaves(given)
-    known = isinstance(given, (Tensor, tuple, list, dict))
-    if not known or not leaves or not all(isinstance(one, Tensor) for one in leaves):
+    leaves = pytree.tree_leaves(example_inputs)
+    valid = isinstance(example_inputs, (Tensor, tuple, list, dict))
+    if not valid or not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise ValueError("a tensor, a tuple of tensors, or a dict of tensors")
-    if isinstance(given, dict):
-        return (), given
-    return ((given,) if isinstance(given, Tensor) else tuple(given)), {}
+    if isinstance(example_inputs, dict):
+        return (), example_inputs
+    return ((example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)), {}
 
 
 def record_golden(
-    given: Any, model: nn.Module | None, *, alone: bool
+    example_inputs: Any, model: nn.Module | None, *, alone: bool
 ) -> tuple[GoldenTensors, dict[str, Any], GoldenNotRecorded | None]:
     """The golden part, what `extra` says about it, and why there are no outputs in it.
 
     `alone`: there are no other ranks.
     """
     try:
-        args, kwargs = call_arguments(given)
+        args, kwargs = call_arguments(example_inputs)
     except ValueError as error:
         text = f"no golden inputs were recorded: example_inputs must be {error}"
         return {}, {}, GoldenNotRecorded(text, code="golden-inputs-invalid")
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-    found: GoldenTensors = {"inputs": _cpu_copies(leaves)}
-    told = {"inputs": pytree.treespec_dumps(spec)}
-    none = "the golden outputs were not recorded"
+    tensors: GoldenTensors = {"inputs": _cpu_copies(leaves)}
+    fields = {"inputs": pytree.treespec_dumps(spec)}
+    prefix = "the golden outputs were not recorded"
     if model is None:
-        why = "the state has no module, and `model` was not given"
-        return found, told, GoldenNotRecorded(f"{none}: {why}", code="golden-model-missing")
+        reason = "the state has no module, and `model` was not given"
+        return (
+            tensors,
+            fields,
+            GoldenNotRecorded(f"{prefix}: {reason}", code="golden-model-missing"),
+        )
     try:
-        found["outputs"] = _cpu_copies(_reference_outputs(model, leaves, spec, alone))
+        tensors["outputs"] = _cpu_copies(_reference_outputs(model, leaves, spec, alone))
     except NeedsOtherRanks as error:
-        return found, told, GoldenNotRecorded(f"{none}: {error}", code="golden-model-not-alone")
+        return (
+            tensors,
+            fields,
+            GoldenNotRecorded(f"{prefix}: {error}", code="golden-model-not-alone"),
+        )
     except Exception as error:  # an error of user code must not prevent the anchor
-        why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        return found, told, GoldenNotRecorded(f"{none}: {why}", code="golden-model-failed")
-    return found, told, None
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        return tensors, fields, GoldenNotRecorded(f"{prefix}: {reason}", code="golden-model-failed")
+    return tensors, fields, None
 
 
 def _cpu_copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Separate copies on the CPU."""
-    return [one.detach().to("cpu", copy=True).contiguous() for one in tensors]
+    return [tensor.detach().to("cpu", copy=True).contiguous() for tensor in tensors]
 
 
 def _reference_outputs(
@@ -130,10 +142,10 @@ def _reference_outputs(
 ) -> list[Tensor]:
     """The outputs of the model in evaluation mode; its modes are restored afterwards."""
     tensors = [*model.parameters(), *model.buffers()]
-    if any(isinstance(one, DTensor) for one in tensors):
+    if any(isinstance(tensor, DTensor) for tensor in tensors):
         raise NeedsOtherRanks
     device = tensors[0].device if tensors else torch.device("cpu")
-    args, kwargs = pytree.tree_unflatten([one.to(device) for one in leaves], spec)
+    args, kwargs = pytree.tree_unflatten([tensor.to(device) for tensor in leaves], spec)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -142,11 +154,11 @@ def _reference_outputs(
             stack.enter_context(_eager())
             if not alone:
                 stack.enter_context(_NoCollectives())  # type: ignore[no-untyped-call]
-            said = model(*args, **kwargs)
+            outputs = model(*args, **kwargs)
     finally:
         for module, training in modes:
             module.training = training
-    return [one for one in pytree.tree_leaves(said) if isinstance(one, Tensor)]
+    return [tensor for tensor in pytree.tree_leaves(outputs) if isinstance(tensor, Tensor)]
 
 
 @contextlib.contextmanager
@@ -180,5 +192,5 @@ def run_identity() -> dict[str, Any]:
     if not journal:
         return {}
     path = os.path.dirname(journal)
-    known = run_files.read_identity(Path(path))
-    return {"run": known.get("run") or os.path.basename(path), "ledger": path}
+    identity = run_files.read_identity(Path(path))
+    return {"run": identity.get("run") or os.path.basename(path), "ledger": path}

@@ -64,10 +64,10 @@ def renewal(
     if math.isinf(mtbf):
         return _per(cost, interval + cost)
     period = interval + cost
-    kept = interval / period if period else 1.0
+    efficiency = interval / period if period else 1.0
     lives = period / mtbf
-    kept *= lives / math.expm1(lives) if 0 < lives < 700 else float(not lives)
-    return 1 - kept * math.exp(-(recover + durable) / mtbf)
+    efficiency *= lives / math.expm1(lives) if 0 < lives < 700 else float(not lives)
+    return 1 - efficiency * math.exp(-(recover + durable) / mtbf)
 
 
 def best(
@@ -92,14 +92,14 @@ def best(
             code="value-out-of-range",
             name="bandwidth",
         )
-    law = _renewal_optimum(cost, mtbf) if exact else young(cost, mtbf)
+    optimum = _renewal_optimum(cost, mtbf) if exact else young(cost, mtbf)
     # Both forms fall up to their optimum and rise after it: a bound above it is the best there is.
-    found = {"law": law, "durable": durable, "bandwidth": size / bandwidth}
-    bound = max(found, key=lambda name: found[name])
+    candidates = {"law": optimum, "durable": durable, "bandwidth": size / bandwidth}
+    bound = max(candidates, key=lambda name: candidates[name])
     share = (renewal if exact else wasted)(
-        found[bound], cost=cost, mtbf=mtbf, durable=durable, recover=recover
+        candidates[bound], cost=cost, mtbf=mtbf, durable=durable, recover=recover
     )
-    return BestInterval(interval=found[bound], bound=bound, wasted=share)
+    return BestInterval(interval=candidates[bound], bound=bound, wasted=share)
 
 
 def _renewal_optimum(cost: float, mtbf: float) -> float:
@@ -231,13 +231,13 @@ def _gamma_fraction(shape: float, x: float) -> float:
     tiny = 1e-300
     b = x + 1 - shape
     c, d = 1 / tiny, 1 / b
-    found = d
+    fraction = d
     for number in range(1, _MAX_TERMS):
         a = -number * (number - shape)
         b += 2
         d = 1 / (a * d + b or tiny)
         c = b + a / c or tiny
-        found *= d * c
+        fraction *= d * c
         if abs(d * c - 1) < 1e-15:
             break
-    return found
+    return fraction

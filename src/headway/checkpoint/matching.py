@@ -17,20 +17,20 @@ def pair_names(saved: Iterable[str], live: Iterable[str]) -> dict[str, str]:
     """The live name of each saved name: equal, or the only one that differs by wrappers."""
     saved, live = list(saved), dict.fromkeys(live)
     pairs = {name: name for name in saved if name in live}
-    left = _by_core(name for name in saved if name not in pairs)
-    free = _by_core(name for name in live if name not in pairs)
-    for core, names in left.items():
-        if len(names) == 1 and len(free.get(core, ())) == 1:
-            pairs[names[0]] = free[core][0]
+    unmatched = _by_core(name for name in saved if name not in pairs)
+    candidates = _by_core(name for name in live if name not in pairs)
+    for core, names in unmatched.items():
+        if len(names) == 1 and len(candidates.get(core, ())) == 1:
+            pairs[names[0]] = candidates[core][0]
     return pairs
 
 
 def _by_core(names: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
-    found: dict[tuple[str, ...], list[str]] = {}
+    by_core: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         core = tuple(word for word in name.split(".") if word not in WRAPPERS)
-        found.setdefault(core, []).append(name)
-    return found
+        by_core.setdefault(core, []).append(name)
+    return by_core
 
 
 @dataclass
@@ -83,23 +83,23 @@ class Mismatch:
 
 def merge_mismatches(ranks: Sequence[Mismatch]) -> Mismatch:
     """The mismatch of all ranks: a name has a place if it has one on any rank."""
-    everywhere = set.intersection(*(set(one.unexpected) for one in ranks))
+    everywhere = set.intersection(*(set(mismatch.unexpected) for mismatch in ranks))
     return Mismatch(
-        list(dict.fromkeys(name for one in ranks for name in one.missing)),
+        list(dict.fromkeys(name for mismatch in ranks for name in mismatch.missing)),
         [name for name in ranks[0].unexpected if name in everywhere],
-        list(dict.fromkeys(text for one in ranks for text in one.different)),
-        list(dict.fromkeys(text for one in ranks for text in one.converted)),
-        list(dict.fromkeys(text for one in ranks for text in one.unreadable)),
+        list(dict.fromkeys(text for mismatch in ranks for text in mismatch.different)),
+        list(dict.fromkeys(text for mismatch in ranks for text in mismatch.converted)),
+        list(dict.fromkeys(text for mismatch in ranks for text in mismatch.unreadable)),
     )
 
 
 def _names_clause(names: Sequence[str], what: str, others: Sequence[str], have: str) -> str:
     """The names, with the closest name of the other side where there is one."""
-    near = []
+    clauses = []
     for name in names[:MAX_NAMES]:
-        best = difflib.get_close_matches(name, others[:MAX_CANDIDATES], 1)
-        near.append(f"{name} ({have} {best[0]})" if best else name)
-    return _clause(what, near, len(names))
+        matches = difflib.get_close_matches(name, others[:MAX_CANDIDATES], 1)
+        clauses.append(f"{name} ({have} {matches[0]})" if matches else name)
+    return _clause(what, clauses, len(names))
 
 
 def _clause(what: str, items: Sequence[str], count: int | None = None) -> str:

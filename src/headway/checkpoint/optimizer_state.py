@@ -36,19 +36,20 @@ def parameter_names(part: Any, names: Mapping[int, str]) -> list[str] | None:
     """The names of an optimizer's parameters, by number; None if one has no name."""
     if not isinstance(part, Optimizer) or named_parameters(part) is not None:
         return None
-    found = [
+    result = [
         name
         for group in part.param_groups
-        for parameter, given in zip(
+        for parameter, fallback in zip(
             group["params"],
             group.get("param_names") or [""] * len(group["params"]),
             strict=True,
         )
-        if (name := names.get(id(parameter), given))
+        if (name := names.get(id(parameter), fallback))
     ]
     return (
-        found
-        if len(set(found)) == len(optimizer_parameters(part)) and not any(map(str.isdecimal, found))
+        result
+        if len(set(result)) == len(optimizer_parameters(part))
+        and not any(map(str.isdecimal, result))
         else None
     )
 
@@ -81,10 +82,10 @@ def by_name(saved: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The state with names instead of numbers; a group is identified by its names."""
     groups = {}
     for number, group in enumerate(saved["param_groups"]):
-        here = [names[one] for one in group["params"]]
-        groups[_group_key(number, here)] = {
+        group_names = [names[index] for index in group["params"]]
+        groups[_group_key(number, group_names)] = {
             **{key: pickle_if_needed(value) for key, value in group.items()},
-            "params": here,
+            "params": group_names,
         }
     return {
         **{
@@ -92,7 +93,10 @@ def by_name(saved: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
             for key, value in saved.items()
             if key not in OPTIMIZER_ENTRIES
         },
-        "state": {names[number]: pickle_if_needed(kept) for number, kept in saved["state"].items()},
+        "state": {
+            names[number]: pickle_if_needed(value_state)
+            for number, value_state in saved["state"].items()
+        },
         "param_groups": groups,
     }
 
@@ -106,8 +110,8 @@ def _group_key(number: int, names: Sequence[str]) -> str:
 def by_number(saved: Mapping[str, Any]) -> dict[str, Any]:
     """State that was saved by number; DCP has turned the numbers into text."""
     state = {
-        int(key) if str(key).isdecimal() else key: kept
-        for key, kept in saved.get("state", {}).items()
+        int(key) if str(key).isdecimal() else key: value
+        for key, value in saved.get("state", {}).items()
     }
     return {**saved, "state": state}
 
@@ -117,7 +121,7 @@ def load_optimizer(
 ) -> None:
     """Load state saved by name; a group takes the settings of the saved group of its parameters."""
     numbers = {name: number for number, name in enumerate(names)}
-    here = part.state_dict()
+    live_state = part.state_dict()
     saved_groups = saved.get("param_groups", {})
     group_of = {
         pairs[key]: group
@@ -126,32 +130,34 @@ def load_optimizer(
         if key in pairs
     }
     groups = []
-    for number, group in enumerate(here["param_groups"]):
+    for number, group in enumerate(live_state["param_groups"]):
         first = names[group["params"][0]] if group["params"] else None
-        taken = saved_groups.get(_group_key(number, ())) if first is None else group_of.get(first)
-        groups.append(_load_group(part.param_groups[number], group, taken))
+        saved_group = (
+            saved_groups.get(_group_key(number, ())) if first is None else group_of.get(first)
+        )
+        groups.append(_load_group(part.param_groups[number], group, saved_group))
     state = {
-        numbers[pairs[key]]: kept
-        for key, kept in saved.get("state", {}).items()
+        numbers[pairs[key]]: value
+        for key, value in saved.get("state", {}).items()
         if pairs.get(key) in numbers
     }
     state = dict(sorted(state.items()))
-    part.load_state_dict({**here, **saved, "state": state, "param_groups": groups})
+    part.load_state_dict({**live_state, **saved, "state": state, "param_groups": groups})
     set_saved_types(part, {"state": state})
 
 
 def _load_group(
-    live: Mapping[str, Any], here: Mapping[str, Any], saved: Mapping[str, Any] | None
+    live: Mapping[str, Any], live_group: Mapping[str, Any], saved: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The saved settings of a group; a live tensor such as a learning rate is updated in place."""
-    group = dict(here)
+    group = dict(live_group)
     for key, value in (saved or {}).items():
         if key in GROUP_NAME_KEYS:
             continue
-        mine = live.get(key)
+        live_value = live.get(key)
         group[key] = value
-        if isinstance(value, Tensor) and _is_like(mine, value):
-            group[key] = mine.detach().copy_(value)
+        if isinstance(value, Tensor) and _is_like(live_value, value):
+            group[key] = live_value.detach().copy_(value)
     return group
 
 
@@ -164,11 +170,11 @@ def set_saved_types(part: Any, saved: Mapping[str, Any]) -> None:
     if not isinstance(part, Optimizer) or named_parameters(part) is not None:
         return
     parameters = optimizer_parameters(part)
-    for number, kept in saved.get("state", {}).items():
+    for number, values in saved.get("state", {}).items():
         if isinstance(number, int) and number < len(parameters):
             loaded = part.state.get(parameters[number])
-            if isinstance(loaded, dict) and isinstance(kept, Mapping):
-                for key, value in kept.items():
+            if isinstance(loaded, dict) and isinstance(values, Mapping):
+                for key, value in values.items():
                     if key in loaded:
                         loaded[key] = _with_saved_type(loaded[key], value)
 
@@ -177,7 +183,7 @@ def _with_saved_type(loaded: Any, saved: Any) -> Any:
     if isinstance(loaded, Tensor) and isinstance(saved, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(loaded, dict) and isinstance(saved, Mapping) and loaded.keys() == saved.keys():
-        return {key: _with_saved_type(one, saved[key]) for key, one in loaded.items()}
+        return {key: _with_saved_type(item, saved[key]) for key, item in loaded.items()}
     if isinstance(loaded, (list, tuple)) and type(loaded) is type(saved):
         return type(loaded)(_with_saved_type(*pair) for pair in zip(loaded, saved, strict=True))
     return loaded
@@ -200,6 +206,6 @@ def only_local_state(part: Any, saved: Any) -> Any:
     named = named_parameters(part)
     if named is None:
         return saved
-    kept = saved.get("state", {})
-    here = dict.fromkeys([*part.state_dict()["state"], *(name for name in kept if name in named)])
-    return {**saved, "state": {name: kept.get(name, {}) for name in here}}
+    state = saved.get("state", {})
+    keys = dict.fromkeys([*part.state_dict()["state"], *(name for name in state if name in named)])
+    return {**saved, "state": {name: state.get(name, {}) for name in keys}}

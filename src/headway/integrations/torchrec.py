@@ -55,13 +55,13 @@ def install(plans: str | os.PathLike[str] | None = None) -> None:
     uninstall()
     _replace(embedding.ShardedEmbeddingCollection, "_initialize_torch_state", _without_gathers)
     if plans is not None:
-        kept = PlanCache(plans)
-        _replace(EmbeddingShardingPlanner, "collective_plan", lambda _: _with_plan_cache(kept))
+        cache = PlanCache(plans)
+        _replace(EmbeddingShardingPlanner, "collective_plan", lambda _: _with_plan_cache(cache))
 
 
 def uninstall() -> None:
-    for (owner, name), real in _originals.items():
-        setattr(owner, name, real)
+    for (owner, name), original in _originals.items():
+        setattr(owner, name, original)
     _originals.clear()
 
 
@@ -94,33 +94,33 @@ def collective_plan(
         "versions": _versions(),
         "world_size": dist.get_world_size(group),
     }
-    made: list[types.ShardingPlan] = []
+    plans_made: list[types.ShardingPlan] = []
 
     def make() -> dict[str, Any]:
         settings = {k: v for k, v in vars(planner).items() if k not in IGNORED_SETTINGS}
-        asked = {"planner": describe_inputs([type(planner), settings, sharders]), **common}
-        kept = plans.read(asked)
-        if kept is None or not _is_plan(kept):
-            made.append(planner.plan(module, sharders))
-            kept = encode_plan(made[0])
-            if kept is not None:
-                plans.write(asked, kept)
-        return {"common": common, "plan": kept}
+        inputs = {"planner": describe_inputs([type(planner), settings, sharders]), **common}
+        encoded = plans.read(inputs)
+        if encoded is None or not _is_plan(encoded):
+            plans_made.append(planner.plan(module, sharders))
+            encoded = encode_plan(plans_made[0])
+            if encoded is not None:
+                plans.write(inputs, encoded)
+        return {"common": common, "plan": encoded}
 
-    def objection(document: Any) -> str:
+    def difference(document: Any) -> str:
         return _difference(common, document["common"])
 
-    kept = broadcast_and_check(make, objection, group=group)["plan"]
-    if kept is not None:
-        return decode_plan(kept)
-    box = made or [None]
-    dist.broadcast_object_list(box, group=group, group_src=0)
-    return box[0]
+    encoded = broadcast_and_check(make, difference, group=group)["plan"]
+    if encoded is not None:
+        return decode_plan(encoded)
+    result = plans_made or [None]
+    dist.broadcast_object_list(result, group=group, group_src=0)
+    return result[0]
 
 
 def encode_plan(plan: types.ShardingPlan) -> Any:
     """The plan as JSON values; None if it contains something that has no such form."""
-    found = []
+    modules = []
     for path, module in plan.plan.items():
         if type(module) is not types.EmbeddingModuleShardingPlan:
             return None
@@ -138,8 +138,8 @@ def encode_plan(plan: types.ShardingPlan) -> Any:
                 for shard in spec.shards
             ]
             parameters.append([name, values, shards, [mode and mode.name for mode in modes]])
-        found.append([path, parameters])
-    return found
+        modules.append([path, parameters])
+    return modules
 
 
 def decode_plan(document: Any) -> types.ShardingPlan:
@@ -169,14 +169,14 @@ def _is_plan(document: Any) -> bool:
 
 
 def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    real = getattr(owner, name, None)
-    if real is None:
+    original = getattr(owner, name, None)
+    if original is None:
         where = f"{owner.__name__}.{name}"
         text = f"headway: this torchrec has no {where}; nothing is replaced"
         print(with_code(text, code="torchrec-part-missing"), file=sys.stderr)
         return
-    _originals[owner, name] = real
-    setattr(owner, name, functools.wraps(real)(wrap(real)))
+    _originals[owner, name] = original
+    setattr(owner, name, functools.wraps(original)(wrap(original)))
 
 
 def _with_plan_cache(plans: PlanCache) -> Any:
@@ -186,7 +186,7 @@ def _with_plan_cache(plans: PlanCache) -> Any:
     return collective
 
 
-def _without_gathers(real: Callable[..., None]) -> Any:
+def _without_gathers(original: Callable[..., None]) -> Any:
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         gather = ShardedTensor.__dict__[INIT]
         names: dict[int, str] = {}
@@ -194,18 +194,18 @@ def _without_gathers(real: Callable[..., None]) -> Any:
         def init(cls: Any, local_shards: Any, *size: Any, **options: Any) -> Any:
             # Identified by the list itself: a rank without a shard has no other information.
             if not names:
-                held = self._model_parallel_name_to_local_shards
-                names.update((id(shards), name) for name, shards in held.items())
-            described = _tensor_metadata(self, names.get(id(local_shards)))
-            if described is None or options.get("init_rrefs"):
+                local_shards_by_name = self._model_parallel_name_to_local_shards
+                names.update((id(shards), name) for name, shards in local_shards_by_name.items())
+            metadata = _tensor_metadata(self, names.get(id(local_shards)))
+            if metadata is None or options.get("init_rrefs"):
                 return gather.__func__(cls, local_shards, *size, **options)
             return cls._init_from_local_shards_and_global_metadata(
-                local_shards, described, process_group=options.get("process_group")
+                local_shards, metadata, process_group=options.get("process_group")
             )
 
         setattr(ShardedTensor, INIT, classmethod(init))
         try:
-            real(self, *args, **kwargs)
+            original(self, *args, **kwargs)
         finally:
             setattr(ShardedTensor, INIT, gather)
 
@@ -242,9 +242,9 @@ def _rank(shard: Any) -> int:
 def _modules(module: torch.nn.Module, sharders: Sequence[Any]) -> list[Any]:
     """Everything to be sharded, and everything else that takes memory."""
     kinds = {sharder.module_type for sharder in sharders}
-    found: list[Any] = []
+    descriptions: list[Any] = []
     for tensors in (module.named_parameters(), module.named_buffers()):
-        found += [[name, list(one.shape), str(one.dtype)] for name, one in tensors]
+        descriptions += [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in tensors]
     for path, child in module.named_modules():
         if type(child) in kinds:
             settings = [
@@ -252,25 +252,27 @@ def _modules(module: torch.nn.Module, sharders: Sequence[Any]) -> list[Any]:
                 for name in ("embedding_bag_configs", "embedding_configs", "is_weighted")
                 if hasattr(child, name)
             ]
-            found.append([f"the settings of {path!r}", describe_inputs([type(child), settings])])
-    return found
+            descriptions.append(
+                [f"the settings of {path!r}", describe_inputs([type(child), settings])]
+            )
+    return descriptions
 
 
 def _versions() -> dict[str, str]:
-    found = {"torch": str(torch.__version__)}
+    versions = {"torch": str(torch.__version__)}
     for name in ("torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "headway"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
     for what in ("world_size", "versions"):
         if here[what] != there[what]:
             return f"{what} is {here[what]} here and {there[what]} there"
-    ours, theirs = ({one[0]: one[1:] for one in side["modules"]} for side in (here, there))
+    ours, theirs = ({entry[0]: entry[1:] for entry in side["modules"]} for side in (here, there))
     for name in (*theirs, *ours):
         if ours.get(name) != theirs.get(name):
             return f"{name} {_brief(ours.get(name))} here and {_brief(theirs.get(name))} there"
@@ -280,5 +282,5 @@ def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
 def _brief(value: Any) -> str:
     if value is None:
         return "is not"
-    told = " ".join(map(str, value))
-    return f"is {told}" if len(told) < 80 else f"is {hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    text = " ".join(map(str, value))
+    return f"is {text}" if len(text) < 80 else f"is {hashlib.sha256(text.encode()).hexdigest()[:8]}"

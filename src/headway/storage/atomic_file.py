@@ -73,15 +73,15 @@ def _make_locked_folder(parent: str) -> tuple[str, int | None]:
 def remove_abandoned(parent: str) -> None:
     """Remove what killed processes have left here."""
     with contextlib.suppress(OSError):
-        found = [one.path for one in os.scandir(parent) if one.name.startswith(PREFIX)]
-        for folder in found:
+        folders = [entry.path for entry in os.scandir(parent) if entry.name.startswith(PREFIX)]
+        for folder in folders:
             _remove_if_abandoned(folder)
 
 
 def has_abandoned_writes(parent: str) -> bool:
     """Whether a process was killed before everything it saved here was written."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
-        return any(_is_abandoned(one.path) for one in entries if one.name.startswith(PREFIX))
+        return any(_is_abandoned(entry.path) for entry in entries if entry.name.startswith(PREFIX))
     return False
 
 

@@ -100,11 +100,11 @@ class ZstdFrame:
     def __init__(self, chunker: Any) -> None:
         self._chunker = chunker
 
-    def more(self, data: bytes | memoryview) -> list[bytes]:
+    def compress(self, data: bytes | memoryview) -> list[bytes]:
         """What there is of it after these bytes; they are not looked at any more."""
         return list(self._chunker.compress(data))
 
-    def end(self) -> Iterator[bytes]:
+    def finish(self) -> Iterator[bytes]:
         """The rest of it."""
         chunks: Iterator[bytes] = self._chunker.finish()
         return chunks
@@ -117,23 +117,23 @@ class ZstdCompressor:
         threads = min(len(os.sched_getaffinity(0)), ZSTD_THREADS)
         self._compressor = require_zstd().ZstdCompressor(level=ZSTD_LEVEL, threads=threads)
 
-    def begin(self, size: int) -> ZstdFrame:
+    def start_frame(self, size: int) -> ZstdFrame:
         """One of so many bytes."""
         return ZstdFrame(self._compressor.chunker(size=size, chunk_size=ZSTD_CHUNK_BYTES))
 
 
-def decompress_into(data: memoryview, at: int, room: memoryview) -> None:
+def decompress_into(data: memoryview, at: int, buffer: memoryview) -> None:
     """Fill the buffer with content of the frame from offset `at`, without other memory."""
     zstd = require_zstd()
     done = 0
     try:
         with zstd.ZstdDecompressor().stream_reader(data) as reader:
             reader.read(at)
-            while done < len(room) and (got := reader.readinto(room[done:])):
-                done += got
+            while done < len(buffer) and (count := reader.readinto(buffer[done:])):
+                done += count
     except zstd.ZstdError:
         raise UnreadableData("it cannot be decompressed", code="not-decompressible") from None
-    if done != len(room):
+    if done != len(buffer):
         raise UnreadableData("it ends too early", code="truncated")
 
 

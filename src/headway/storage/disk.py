@@ -26,11 +26,11 @@ def create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
 
-def set_direct_io(fd: int, past: bool) -> bool:
+def set_direct_io(fd: int, direct: bool) -> bool:
     """Switch O_DIRECT on or off; return whether that worked."""
     try:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if past else 0))
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if direct else 0))
     except OSError:
         return False
     return True
@@ -125,10 +125,10 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 def pieces(path: str) -> Iterator[memoryview]:
     """A file in blocks; each block is overwritten by the next."""
-    room = memoryview(bytearray(PIECE))
+    buffer = memoryview(bytearray(PIECE))
     with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
-        while got := file.readinto(room):
-            yield room[:got]
+        while size := file.readinto(buffer):
+            yield buffer[:size]
 
 
 def lock(path: str, *, shared: bool = False, wait: bool = True) -> int:
@@ -166,14 +166,14 @@ def write_file(path: str, content: bytes) -> None:
         close(fd)
 
 
-def replace_file(path: str, content: bytes, aside: str) -> None:
+def replace_file(path: str, content: bytes, temporary: str) -> None:
     """Replace a file atomically; the new content is durable once this returns."""
     try:
-        write_file(aside, content)
-        rename(aside, path)
+        write_file(temporary, content)
+        rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
-            unlink(aside)
+            unlink(temporary)
         raise
     sync_folder(os.path.dirname(path))
 
@@ -193,14 +193,14 @@ def make_folders(path: str) -> None:
 def remove_tree(path: str) -> None:
     """Remove a folder and its content; other processes may do the same."""
     try:
-        found = names(path)
+        entries = names(path)
     except NotADirectoryError:
         with contextlib.suppress(FileNotFoundError):
             unlink(path)
         return
     except FileNotFoundError:
         return
-    for name in found:
+    for name in entries:
         remove_tree(f"{path}/{name}")
     with contextlib.suppress(FileNotFoundError):
         remove_folder(path)
@@ -216,10 +216,11 @@ def only_user_can_write(folder: str | os.PathLike[str]) -> bool:
         return False
     try:
         with os.scandir(path) as entries:
-            found = [os.stat(path), os.stat(os.path.dirname(os.path.abspath(path)))]
-            found += [entry.stat() for entry in entries]
+            stats = [os.stat(path), os.stat(os.path.dirname(os.path.abspath(path)))]
+            stats += [entry.stat() for entry in entries]
     except OSError:
         return False
     return all(
-        one.st_uid in (os.geteuid(), 0) and not one.st_mode & OTHERS_CAN_WRITE for one in found
+        status.st_uid in (os.geteuid(), 0) and not status.st_mode & OTHERS_CAN_WRITE
+        for status in stats
     )

@@ -108,8 +108,8 @@ class LocalPlace:
     def modified_at(self, name: str) -> float:
         """When anything inside was last modified."""
         path = self.path(name)
-        paths = [path, *(f"{path}/{one}" for one in self.list_names(name))]
-        return max(disk.changed(one) for one in paths)
+        paths = [path, *(f"{path}/{path_}" for path_ in self.list_names(name))]
+        return max(disk.changed(path_) for path_ in paths)
 
     def read(self, name: str) -> bytes:
         return disk.read(self.path(name))

@@ -61,12 +61,12 @@ class Position:
                 code="optimizer-with-ahead",
             )
         self.source = source
-        self._reader = _source_for(source, sampler, *rank_and_world(rank, world))
+        self._source = _source_for(source, sampler, *rank_and_world(rank, world))
         self._data = {"length": _length(source, sampler), "name": name}
-        self._trained = self._handed = Cursor()
+        self._trained = self._returned = Cursor()
         self._pending: deque[tuple[Cursor, bool]] = deque()  # cursor, and whether it ends an epoch
         self._lock = threading.Lock()  # prefetching may happen in a thread
-        self._ahead, self._stepped, self._told = ahead, optimizer is not None, False
+        self._ahead, self._stepped, self._trained_called = ahead, optimizer is not None, False
         self._passes = 0
         if optimizer is not None:
             optimizer.register_step_post_hook(lambda *_: self._mark_all())
@@ -84,13 +84,13 @@ class Position:
         if self._ahead:
             with self._lock:  # prefetched batches that were not trained on are read again
                 self._pending.clear()
-                self._handed = self._trained
+                self._returned = self._trained
         self._passes += 1
         return self._read(self._passes)
 
     def trained(self, batches: int = 1) -> None:
         """The current batch was trained on; with `ahead`, the oldest `batches`."""
-        self._told = True
+        self._trained_called = True
         if not self._ahead:
             self._mark_all()
             return
@@ -108,46 +108,46 @@ class Position:
 
     def state_dict(self) -> dict[str, Any]:
         """Small, and JSON-serializable unless the state of the source is not."""
-        if self._pending and not (self._ahead or self._stepped or self._told):
+        if self._pending and not (self._ahead or self._stepped or self._trained_called):
             raise UsageError(
                 "it is unknown whether the current batch was trained on: call trained() "
                 "after each optimizer step, or give Position the optimizer",
                 code="batch-in-hand",
             )
-        place = self._trained
-        state = {"version": VERSION, "kind": self._reader.kind, "epoch": place.epoch}
-        state |= {"done": place.done, **self._data, **self._reader.same(place)}
-        return state if place.inner is None else {**state, "inner": place.inner}
+        cursor = self._trained
+        state = {"version": VERSION, "kind": self._source.kind, "epoch": cursor.epoch}
+        state |= {"done": cursor.done, **self._data, **self._source.same(cursor)}
+        return state if cursor.inner is None else {**state, "inner": cursor.inner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from that state; UsageError if data, order or ranks do not match."""
-        mine: dict[str, Any] = {"version": VERSION, "kind": self._reader.kind, **self._data}
-        _refuse(state, mine)
-        place = Cursor(epoch=state["epoch"], done=state["done"], inner=state.get("inner"))
-        _refuse(state, self._reader.same(place))
+        expected: dict[str, Any] = {"version": VERSION, "kind": self._source.kind, **self._data}
+        _check_equal(state, expected)
+        cursor = Cursor(epoch=state["epoch"], done=state["done"], inner=state.get("inner"))
+        _check_equal(state, self._source.same(cursor))
         with self._lock:
             self._pending.clear()
-            self._trained = self._handed = place
+            self._trained = self._returned = cursor
             self._passes += 1
 
     def _read(self, number: int) -> Iterator[Any]:
-        start = self._handed
-        for batch, place in self._reader.batches(start):
-            self._hand(number, place, end=False)
+        start = self._returned
+        for batch, cursor in self._source.batches(start):
+            self._add(number, cursor, end=False)
             yield batch
             if number == self._passes and not (self._ahead or self._stepped):
                 self._mark_all()
-        self._hand(number, self._reader.end(start), end=True)
+        self._add(number, self._source.end(start), end=True)
 
-    def _hand(self, number: int, place: Cursor, *, end: bool) -> None:
+    def _add(self, number: int, cursor: Cursor, *, end: bool) -> None:
         if number != self._passes:
             raise UsageError(
                 "this iterator is no longer valid: the position was moved",
                 code="position-moved",
             )
         with self._lock:
-            self._handed = place
-            self._pending.append((place, end))
+            self._returned = cursor
+            self._pending.append((cursor, end))
             self._pass_end()
 
     def _pass_end(self) -> None:
@@ -172,8 +172,8 @@ def _source_for(source: Any, sampler: GlobalBatches | None, rank: int, world: in
 
 
 def _sampler(source: Any) -> GlobalBatches | None:
-    found = getattr(source, "batch_sampler", None)
-    return found if isinstance(found, GlobalBatches) else None
+    sampler = getattr(source, "batch_sampler", None)
+    return sampler if isinstance(sampler, GlobalBatches) else None
 
 
 def _length(source: Any, sampler: GlobalBatches | None) -> int | None:
@@ -187,8 +187,8 @@ def _length(source: Any, sampler: GlobalBatches | None) -> int | None:
         return None
 
 
-def _refuse(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    for name, value in mine.items():
+def _check_equal(state: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, value in expected.items():
         if name not in state:
             raise UsageError(
                 f"the state is not a data position: it has no {name!r}",

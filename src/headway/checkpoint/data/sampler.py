@@ -55,7 +55,8 @@ class GlobalBatches(Sampler[list[int]]):
         self.batch_size, self.seed, self.shuffle, self.tail = batch_size, seed, shuffle, tail
         self.rank, self.world = rank_and_world(rank, world)
         self.epoch = self.offset = 0
-        self._kept: tuple[int, torch.Tensor] | None = None  # epoch, and the order of its samples
+        # epoch, and the order of its samples
+        self._order_of_epoch: tuple[int, torch.Tensor] | None = None
 
     def seek(self, epoch: int, offset: int) -> None:
         """Set where the next pass begins: `offset` samples of the epoch are done on all ranks."""
@@ -67,9 +68,9 @@ class GlobalBatches(Sampler[list[int]]):
 
     def order(self, epoch: int) -> torch.Tensor:
         """All samples in the order of an epoch."""
-        if self._kept is None or self._kept[0] != epoch:
-            self._kept = epoch, self._made(epoch)
-        return self._kept[1]
+        if self._order_of_epoch is None or self._order_of_epoch[0] != epoch:
+            self._order_of_epoch = epoch, self._make_order(epoch)
+        return self._order_of_epoch[1]
 
     def check(self, epoch: int) -> int:
         """A checksum of the order, which differs if another torch version shuffles differently."""
@@ -77,7 +78,7 @@ class GlobalBatches(Sampler[list[int]]):
         return zlib.crc32(repr(order.tolist()).encode())
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._from(self.order(self.epoch), self.offset, len(self))
+        return self._batches(self.order(self.epoch), self.offset, len(self))
 
     def __len__(self) -> int:
         """Batches of this rank from the offset on."""
@@ -85,7 +86,7 @@ class GlobalBatches(Sampler[list[int]]):
         least = {"pad": 1, "short": self.rank + 1, "drop": rest + 1}[self.tail]
         return steps + (rest >= least)
 
-    def _made(self, epoch: int) -> torch.Tensor:
+    def _make_order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
             return torch.arange(self.length, device="cpu")
         # With a sum, epoch 1 of seed 0 and epoch 0 of seed 1 would have the same order.
@@ -93,19 +94,19 @@ class GlobalBatches(Sampler[list[int]]):
         generator = torch.Generator("cpu").manual_seed(int.from_bytes(mixed[:7], "big"))
         return torch.randperm(self.length, generator=generator, device="cpu")
 
-    def _from(self, order: torch.Tensor, offset: int, batches: int) -> Iterator[list[int]]:
+    def _batches(self, order: torch.Tensor, offset: int, batches: int) -> Iterator[list[int]]:
         for number in range(batches):
             start = self.after(offset, number)
             low, high = self._share(self.after(start, 1) - start)
             batch: list[int] = order[start + low : start + high].tolist()
-            again = range(start + low + len(batch), start + high)
-            yield batch + [int(order[place % self.length]) for place in again]
+            repeated = range(start + low + len(batch), start + high)
+            yield batch + [int(order[index % self.length]) for index in repeated]
 
     def _share(self, samples: int) -> tuple[int, int]:
         """This rank's part of the samples of a step."""
         if self.tail == "pad":
-            each = -(-samples // self.world)
-            return self.rank * each, (self.rank + 1) * each
-        each, more = divmod(samples, self.world)
-        low = self.rank * each + min(self.rank, more)
-        return low, low + each + (self.rank < more)
+            per_rank = -(-samples // self.world)
+            return self.rank * per_rank, (self.rank + 1) * per_rank
+        per_rank, extra = divmod(samples, self.world)
+        low = self.rank * per_rank + min(self.rank, extra)
+        return low, low + per_rank + (self.rank < extra)

@@ -31,13 +31,13 @@ class DataSource(Protocol):
 
     kind: str
 
-    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+    def batches(self, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """The rest of the epoch from that position."""
 
-    def end(self, place: Cursor) -> Cursor:
+    def end(self, cursor: Cursor) -> Cursor:
         """The start of the next epoch."""
 
-    def same(self, place: Cursor) -> dict[str, Any]:
+    def same(self, cursor: Cursor) -> dict[str, Any]:
         """What must be equal when training continues from that position."""
 
 
@@ -49,20 +49,20 @@ class SampleSource:
     def __init__(self, source: Iterable[Any], sampler: GlobalBatches) -> None:
         self._source, self._sampler = source, sampler
 
-    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+    def batches(self, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """Count returned batches only: the loader may prefetch."""
-        self._sampler.seek(place.epoch, place.done)
+        self._sampler.seek(cursor.epoch, cursor.done)
         for number, batch in enumerate(self._source, 1):
-            yield batch, Cursor(place.epoch, self._sampler.after(place.done, number))
+            yield batch, Cursor(cursor.epoch, self._sampler.after(cursor.done, number))
 
-    def end(self, place: Cursor) -> Cursor:
+    def end(self, cursor: Cursor) -> Cursor:
         """The first sample of the next epoch."""
-        return Cursor(epoch=place.epoch + 1)
+        return Cursor(epoch=cursor.epoch + 1)
 
-    def same(self, place: Cursor) -> dict[str, Any]:
+    def same(self, cursor: Cursor) -> dict[str, Any]:
         """The order of the samples; world size and batch size may change."""
         order = {"seed": self._sampler.seed, "shuffle": self._sampler.shuffle}
-        return {**order, "order": self._sampler.check(place.epoch)}
+        return {**order, "order": self._sampler.check(cursor.epoch)}
 
 
 class StatefulSource:
@@ -74,29 +74,29 @@ class StatefulSource:
         self._source, self._rank, self._world = source, rank, world
         self._ended: Cursor | None = None  # the end of an epoch, if the loader itself is there
 
-    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+    def batches(self, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """Take the state with each batch: later it would include prefetched batches."""
-        loaded = place.inner is not None and place is not self._ended
+        loaded = cursor.inner is not None and cursor is not self._ended
         if loaded:
-            self._source.load_state_dict(copy.deepcopy(place.inner))
-        passes = [self._source]
-        if loaded and not place.done:
+            self._source.load_state_dict(copy.deepcopy(cursor.inner))
+        iterations = [self._source]
+        if loaded and not cursor.done:
             # Some loaders are still at the end of the old epoch and would yield nothing.
-            passes.append(self._source)
-        for again in passes:
-            found = False
-            for number, batch in enumerate(again, place.done + 1):
-                found = True
-                yield batch, Cursor(place.epoch, number, self._state())
-            if found:
+            iterations.append(self._source)
+        for iteration in iterations:
+            any_batch = False
+            for number, batch in enumerate(iteration, cursor.done + 1):
+                any_batch = True
+                yield batch, Cursor(cursor.epoch, number, self._state())
+            if any_batch:
                 break
 
-    def end(self, place: Cursor) -> Cursor:
+    def end(self, cursor: Cursor) -> Cursor:
         """The end according to the loader."""
-        self._ended = Cursor(epoch=place.epoch + 1, inner=self._state())
+        self._ended = Cursor(epoch=cursor.epoch + 1, inner=self._state())
         return self._ended
 
-    def same(self, place: Cursor) -> dict[str, Any]:
+    def same(self, cursor: Cursor) -> dict[str, Any]:
         """Its state belongs to one rank of a world size."""
         return {"rank": self._rank, "world": self._world}
 
@@ -111,7 +111,7 @@ class CountingSource:
 
     def __init__(self, source: Iterable[Any], world: int) -> None:
         self._source, self._world = source, world
-        self._behind = 0  # batches that an iterator, which cannot restart, has passed
+        self._passed = 0  # batches that an iterator, which cannot restart, has passed
         sampler = type(getattr(source, "sampler", None)).__name__
         if sampler in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"):
             raise UsageError(
@@ -122,20 +122,20 @@ class CountingSource:
                 sampler=sampler,
             )
 
-    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+    def batches(self, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """Read and skip earlier batches, with a warning."""
         source = iter(self._source)
-        self._skip(source, place.done)
-        for number, batch in enumerate(source, place.done + 1):
-            self._behind = number
-            yield batch, Cursor(place.epoch, number)
-        self._behind = 0
+        self._skip(source, cursor.done)
+        for number, batch in enumerate(source, cursor.done + 1):
+            self._passed = number
+            yield batch, Cursor(cursor.epoch, number)
+        self._passed = 0
 
-    def end(self, place: Cursor) -> Cursor:
+    def end(self, cursor: Cursor) -> Cursor:
         """The first batch of the next epoch."""
-        return Cursor(epoch=place.epoch + 1)
+        return Cursor(epoch=cursor.epoch + 1)
 
-    def same(self, place: Cursor) -> dict[str, Any]:
+    def same(self, cursor: Cursor) -> dict[str, Any]:
         """What defines a batch, and the order of batches."""
         stream = isinstance(getattr(self._source, "dataset", None), IterableDataset)
         return {
@@ -146,7 +146,7 @@ class CountingSource:
         }
 
     def _skip(self, source: Iterator[Any], done: int) -> None:
-        skip = done - (self._behind if source is self._source else 0)
+        skip = done - (self._passed if source is self._source else 0)
         if skip < 0:
             raise UsageError(
                 "the source is an iterator, which cannot go back: pass an iterable",
@@ -163,11 +163,11 @@ class CountingSource:
             ),
             stacklevel=2,
         )
-        found = sum(1 for _ in islice(source, skip))
-        if found < skip:
+        count = sum(1 for _ in islice(source, skip))
+        if count < skip:
             raise UsageError(
-                f"the data ended after {found} batches, but {done} were trained on",
+                f"the data ended after {count} batches, but {done} were trained on",
                 code="data-too-short",
-                batches=found,
+                batches=count,
                 trained=done,
             )

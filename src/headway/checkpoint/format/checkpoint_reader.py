@@ -74,16 +74,16 @@ class CheckpointReader(FileSystemReader):
             else:
                 content = self._remote.read(manifests.METADATA)
             try:
-                found = unpickling.load_metadata(content, trusted=self.trusted)
+                metadata = unpickling.load_metadata(content, trusted=self.trusted)
             except (HeadwayError, OSError):
                 raise
             except Exception as error:  # a damaged pickle may raise any exception
-                why = f"its {manifests.METADATA} cannot be read: {error}"
-                raise damaged_error(self.path, why, code="metadata-not-readable") from None
-            if found.storage_meta is None:
-                found.storage_meta = StorageMeta()
-            found.storage_meta.load_id = self.load_id
-            self._metadata = found
+                reason = f"its {manifests.METADATA} cannot be read: {error}"
+                raise damaged_error(self.path, reason, code="metadata-not-readable") from None
+            if metadata.storage_meta is None:
+                metadata.storage_meta = StorageMeta()
+            metadata.storage_meta.load_id = self.load_id
+            self._metadata = metadata
         return self._metadata
 
     @property
@@ -110,41 +110,41 @@ class CheckpointReader(FileSystemReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the targets in parallel."""
-        known = self._known()
-        if known is None:
+        items = self._stored_items()
+        if items is None:
             return super().read_data(plan, planner)
-        wanted: dict[tuple[str, int], list[ReadItem]] = {}
-        for one in plan.items:
-            info = self.storage_data[one.storage_index]
-            if (info.relative_path, info.offset) not in known:
-                name = one.storage_index.fqn
+        requests_by_item: dict[tuple[str, int], list[ReadItem]] = {}
+        for item in plan.items:
+            info = self.storage_data[item.storage_index]
+            if (info.relative_path, info.offset) not in items:
+                name = item.storage_index.fqn
                 raise damaged_error(
                     self.path, f"its manifest does not list {name}", code="item-not-in-manifest"
                 )
-            wanted.setdefault((info.relative_path, info.offset), []).append(one)
+            requests_by_item.setdefault((info.relative_path, info.offset), []).append(item)
         targets = {
-            id(one): planner.resolve_tensor(one).detach()
-            for one in plan.items
-            if one.type != LoadItemType.BYTE_IO
+            id(item): planner.resolve_tensor(item).detach()
+            for item in plan.items
+            if item.type != LoadItemType.BYTE_IO
         }
-        files = {name: self._open(name) for name, _ in wanted}
+        files = {name: self._open(name) for name, _ in requests_by_item}
 
         def read(key: tuple[str, int]) -> memoryview | bytes:
-            return self._read(files[key[0]], known[key], wanted[key], targets)
+            return self._read(files[key[0]], items[key], requests_by_item[key], targets)
 
         with ThreadPoolExecutor(self._threads, thread_name_prefix="headway-read") as pool:
-            contents = dict(zip(wanted, pool.map(read, wanted), strict=True))
-        for key, requests in wanted.items():
-            for one in requests:
-                if one.type == LoadItemType.BYTE_IO:
-                    planner.load_bytes(one, io.BytesIO(contents[key]))
+            contents = dict(zip(requests_by_item, pool.map(read, requests_by_item), strict=True))
+        for key, requests in requests_by_item.items():
+            for item in requests:
+                if item.type == LoadItemType.BYTE_IO:
+                    planner.load_bytes(item, io.BytesIO(contents[key]))
                 else:
-                    planner.commit_tensor(one, targets[id(one)])
+                    planner.commit_tensor(item, targets[id(item)])
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _known(self) -> dict[tuple[str, int], Item] | None:
+    def _stored_items(self) -> dict[tuple[str, int], Item] | None:
         """Where the raw bytes of each item are; None if it is not a checkpoint of a store."""
         try:
             if self._remote is not None:
@@ -155,8 +155,8 @@ class CheckpointReader(FileSystemReader):
         except FileNotFoundError:
             return None
         except UnreadableData as error:
-            why = f"its manifest cannot be used: {error}"
-            raise damaged_error(self.path, why, code=error.code) from None
+            reason = f"its manifest cannot be used: {error}"
+            raise damaged_error(self.path, reason, code=error.code) from None
         return {(file.name, item.offset): item for file in manifest.files for item in file.items}
 
     def _open(self, name: str) -> RangeReader:
@@ -175,79 +175,79 @@ class CheckpointReader(FileSystemReader):
         targets: dict[int, torch.Tensor],
     ) -> memoryview | bytes:
         """Read the targets of one item, or return its bytes."""
-        room = self._room(item, requests, targets)
-        if room is not None and not item.unpacked:
-            self._verify(source, item, *source.fill(room, item.data, check=self._check))
+        buffer = self._target_buffer(item, requests, targets)
+        if buffer is not None and not item.unpacked:
+            self._verify(source, item, *source.fill(buffer, item.data, check=self._check))
             return b""
         data = source.bytes(item.data, item.size)
         self._verify(source, item, len(data), crc32_of(data) if self._check else 0)
         try:
-            if room is not None and item.unpacked:
-                codecs.decompress_into(data, item.unpacked[0], room)
+            if buffer is not None and item.unpacked:
+                codecs.decompress_into(data, item.unpacked[0], buffer)
                 return b""
             data = item_content(data, item)
         except UnreadableData as error:
-            why = f"{item.name} in {source.name}: {error}"
-            raise damaged_error(self.path, why, code=error.code, item=item.name) from None
+            reason = f"{item.name} in {source.name}: {error}"
+            raise damaged_error(self.path, reason, code=error.code, item=item.name) from None
         if requests[0].type == LoadItemType.BYTE_IO:
             return data
         tensor = self._tensor(requests[0].storage_index, data)
-        for one in requests:
-            target = targets[id(one)]
-            found = narrow_tensor_by_index(tensor, one.storage_offsets, one.lengths)
-            if target.size() != found.size():
+        for request in requests:
+            target = targets[id(request)]
+            part = narrow_tensor_by_index(tensor, request.storage_offsets, request.lengths)
+            if target.size() != part.size():
                 raise ValueError(
-                    f"{one.storage_index.fqn} has the shape {tuple(found.size())} in the "
+                    f"{request.storage_index.fqn} has the shape {tuple(part.size())} in the "
                     f"checkpoint and {tuple(target.size())} in the model"
                 )
-            target.copy_(found)
+            target.copy_(part)
         return b""
 
     def _verify(self, source: RangeReader, item: Item, size: int, crc32: int) -> None:
         if size != item.size:
-            why = f"{source.name} ends before {item.name}"
-            raise damaged_error(self.path, why, code="truncated", item=item.name)
+            reason = f"{source.name} ends before {item.name}"
+            raise damaged_error(self.path, reason, code="truncated", item=item.name)
         if self._check and crc32 != item.crc32:
-            why = f"{item.name} in {source.name} was modified"
-            raise damaged_error(self.path, why, code="checksum-mismatch", item=item.name)
+            reason = f"{item.name} in {source.name} was modified"
+            raise damaged_error(self.path, reason, code="checksum-mismatch", item=item.name)
 
-    def _room(
+    def _target_buffer(
         self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
     ) -> memoryview | None:
         """The memory of the target, if the raw bytes of the whole item can be read into it."""
         target = targets.get(id(requests[0]))
         if target is None or len(requests) > 1 or self._metadata is None:
             return None
-        told = self._metadata.state_dict_metadata[requests[0].storage_index.fqn]
-        assert isinstance(told, TensorStorageMetadata)
-        fits = target.size() == requests[0].lengths and target.nbytes == item.raw_size
-        same = target.device.type == "cpu" and target.dtype == told.properties.dtype
+        entry = self._metadata.state_dict_metadata[requests[0].storage_index.fqn]
+        assert isinstance(entry, TensorStorageMetadata)
+        whole = target.size() == requests[0].lengths and target.nbytes == item.raw_size
+        same_type = target.device.type == "cpu" and target.dtype == entry.properties.dtype
         plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
-        if not fits or not same or not plain:
+        if not whole or not same_type or not plain:
             return None
         increment_version(target)  # the write bypasses torch's version counter
         return tensor_bytes(target)
 
     def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
         assert self._metadata is not None
-        told = self._metadata.state_dict_metadata[index.fqn]
-        assert isinstance(told, TensorStorageMetadata)
-        chunks = told.chunks
+        entry = self._metadata.state_dict_metadata[index.fqn]
+        assert isinstance(entry, TensorStorageMetadata)
+        chunks = entry.chunks
         hint = index.index
         if hint is None or hint >= len(chunks) or chunks[hint].offsets != index.offset:
-            hint = next(at for at, one in enumerate(chunks) if one.offsets == index.offset)
-        shape, dtype = chunks[hint].sizes, told.properties.dtype
+            hint = next(at for at, chunk in enumerate(chunks) if chunk.offsets == index.offset)
+        shape, dtype = chunks[hint].sizes, entry.properties.dtype
         if not data:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)
 
 
 def damaged_error(
-    path: str | os.PathLike[str], why: str, *, code: str, item: str = ""
+    path: str | os.PathLike[str], reason: str, *, code: str, item: str = ""
 ) -> CheckpointDamaged:
     """The error of a checkpoint that cannot be loaded; `why` is a clause."""
-    sentence = f"the checkpoint {path} cannot be loaded: {why}"
-    return CheckpointDamaged(sentence, code=code, why=why, item=item)
+    text = f"the checkpoint {path} cannot be loaded: {reason}"
+    return CheckpointDamaged(text, code=code, why=reason, item=item)
 
 
 def item_content(data: memoryview, item: Item) -> memoryview:
@@ -255,9 +255,9 @@ def item_content(data: memoryview, item: Item) -> memoryview:
     if item.unpacked is None:
         return data
     at, size = item.unpacked
-    room = memoryview(bytearray(size))
-    decompress_into(data, at, room)
-    return room
+    buffer = memoryview(bytearray(size))
+    decompress_into(data, at, buffer)
+    return buffer
 
 
 def open_file(path: str, name: str) -> RangeReader:
@@ -274,7 +274,7 @@ class RangeReader(Protocol):
     def bytes(self, at: int, size: int) -> memoryview:
         """Read that many bytes, or fewer at the end of the file."""
 
-    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+    def fill(self, buffer: memoryview, at: int, *, check: bool) -> tuple[int, int]:
         """Read into memory; return the number of bytes, and their checksum if `check`."""
 
 
@@ -288,10 +288,10 @@ class _RemoteFile:
     def bytes(self, at: int, size: int) -> memoryview:
         return memoryview(self._where.read_range(self.name, at, size) if size else b"")
 
-    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+    def fill(self, buffer: memoryview, at: int, *, check: bool) -> tuple[int, int]:
         """Read into other memory first."""
-        data = self.bytes(at, len(room))
-        room[: len(data)] = data
+        data = self.bytes(at, len(buffer))
+        buffer[: len(data)] = data
         return len(data), crc32_of(data) if check else 0
 
 
@@ -306,28 +306,28 @@ class _LocalFile:
         if mapped and os.path.getsize(path):
             with open(path, "rb") as file:
                 # The private copy is never written, but torch needs writable memory.
-                whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            self._view = memoryview(whole)
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._view = memoryview(mapping)
 
     def bytes(self, at: int, size: int) -> memoryview:
         """Read that many bytes, or fewer at the end of the file."""
         if self._mapped:
             return self._view[at : at + size]
-        room = memoryview(bytearray(size))
-        done, _ = self.fill(room, at, check=False)
-        return room[:done]
+        buffer = memoryview(bytearray(size))
+        done, _ = self.fill(buffer, at, check=False)
+        return buffer[:done]
 
-    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+    def fill(self, buffer: memoryview, at: int, *, check: bool) -> tuple[int, int]:
         """Read in blocks, each summed while it is in the cache of the core."""
         done = crc32 = 0
         with open(self._path, "rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), at, len(room), os.POSIX_FADV_SEQUENTIAL)
-            while done < len(room):
-                with room[done : done + READ_BYTES] as piece:
-                    got = os.preadv(file.fileno(), [piece], at + done)
-                    if not got:
+            os.posix_fadvise(file.fileno(), at, len(buffer), os.POSIX_FADV_SEQUENTIAL)
+            while done < len(buffer):
+                with buffer[done : done + READ_BYTES] as block:
+                    count = os.preadv(file.fileno(), [block], at + done)
+                    if not count:
                         break
                     if check:
-                        crc32 = crc32_of(piece[:got], crc32)
-                done += got
+                        crc32 = crc32_of(block[:count], crc32)
+                done += count
         return done, crc32

@@ -45,22 +45,22 @@ def tensor_pickle(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
         stride.insert(0, count)
         count *= max(size, 1)
     elements = 0 if 0 in shape else count
-    here: tuple[Any, ...] = (tuple(shape), tuple(stride), False, OrderedDict())
+    arguments: tuple[Any, ...] = (tuple(shape), tuple(stride), False, OrderedDict())
     storage: tuple[Any, ...]
     rebuild: Any
     if dtype in torch.storage._new_dtypes():
-        rebuild, here = torch._utils._rebuild_tensor_v3, (*here, dtype)
+        rebuild, arguments = torch._utils._rebuild_tensor_v3, (*arguments, dtype)
         storage = (torch.storage.UntypedStorage, "0", "cpu", elements * dtype.itemsize)
     else:
         rebuild = torch._utils._rebuild_tensor_v2
-        known = torch.storage._dtype_to_storage_type_map()
-        if dtype not in known or str(dtype).startswith("torch.q"):
+        storage_types = torch.storage._dtype_to_storage_type_map()
+        if dtype not in storage_types or str(dtype).startswith("torch.q"):
             raise UsageError(
                 f"tensors of type {dtype} cannot be saved as raw bytes",
                 code="dtype-not-supported",
                 dtype=str(dtype),
             )
-        storage = (getattr(torch, known[dtype]), "0", "cpu", elements)
+        storage = (getattr(torch, storage_types[dtype]), "0", "cpu", elements)
     stand_in = _StandIn()
 
     class Pickler(pickle.Pickler):
@@ -68,7 +68,7 @@ def tensor_pickle(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
             return ("storage", *storage) if obj is stand_in else None
 
     out = io.BytesIO()
-    Pickler(out, protocol=2).dump(_Rebuilt(rebuild, (stand_in, 0, *here)))
+    Pickler(out, protocol=2).dump(_Rebuilt(rebuild, (stand_in, 0, *arguments)))
     return out.getvalue()
 
 
@@ -78,10 +78,10 @@ class _StandIn:
 
 class _Rebuilt:
     def __init__(self, rebuild: Any, args: tuple[Any, ...]) -> None:
-        self._how = rebuild, args
+        self._reduced = rebuild, args
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._how
+        return self._reduced
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
@@ -111,8 +111,8 @@ def build_metadata(
     Items are identified by `item_name`. It needs the layout of the parts only, not their data. For
     a delta it lists the tensors that are stored as a whole.
     """
-    whole = unpickling.load_metadata(planned) if isinstance(planned, bytes) else planned
-    missing = {item_name(index): index for index in item_indices(whole)}
+    plan = unpickling.load_metadata(planned) if isinstance(planned, bytes) else planned
+    missing = {item_name(index): index for index in item_indices(plan)}
     by_rows = set()  # tensors of which at least one shard is stored by rows
     for part in parts:
         for name in delta_tables(part.file):
@@ -125,18 +125,22 @@ def build_metadata(
             index = _pop_planned(missing, item.name, part)
             if index.fqn in by_rows:
                 continue
-            how = None if item.unpacked is None else [ZSTD_DESCRIPTOR]
-            storage[index] = _StorageInfo(part.file.name, item.offset, item.length, how)
+            transforms = None if item.unpacked is None else [ZSTD_DESCRIPTOR]
+            storage[index] = _StorageInfo(part.file.name, item.offset, item.length, transforms)
     if missing:
         absent = next(iter(missing))
         raise SaveFailed(
             f"no rank has saved {absent}, which is in the plan", code="item-missing", item=absent
         )
-    kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
-    whole = replace(whole, state_dict_metadata=kept)
-    where = StorageMeta(save_id=save_id)
+    tensors = {
+        name: entry for name, entry in plan.state_dict_metadata.items() if name not in by_rows
+    }
+    plan = replace(plan, state_dict_metadata=tensors)
+    storage_meta = StorageMeta(save_id=save_id)
     version = CURRENT_DCP_VERSION
-    return pickle.dumps(replace(whole, storage_data=storage, storage_meta=where, version=version))
+    return pickle.dumps(
+        replace(plan, storage_data=storage, storage_meta=storage_meta, version=version)
+    )
 
 
 def _pop_planned(missing: dict[str, MetadataIndex], name: str, part: RankPart) -> MetadataIndex:
@@ -152,9 +156,9 @@ def _pop_planned(missing: dict[str, MetadataIndex], name: str, part: RankPart) -
 
 def item_indices(planned: Metadata) -> Iterator[MetadataIndex]:
     """The indices of all items of a checkpoint."""
-    for name, told in planned.state_dict_metadata.items():
-        if not isinstance(told, TensorStorageMetadata):
+    for name, entry in planned.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
             yield MetadataIndex(name)
             continue
-        for at, chunk in enumerate(told.chunks):
+        for at, chunk in enumerate(entry.chunks):
             yield MetadataIndex(name, chunk.offsets, at)

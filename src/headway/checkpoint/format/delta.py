@@ -32,7 +32,7 @@ def apply_rows(
     path: str,
     manifest: Manifest,
     flat: Mapping[str, Any],
-    told: Mapping[str, TensorStorageMetadata],
+    metadata_of: Mapping[str, TensorStorageMetadata],
 ) -> None:
     """Put what a delta holds of these tensors into them, by their names.
 
@@ -40,26 +40,26 @@ def apply_rows(
     way now; what a rank has nothing of it does not read.
     """
     delta = _Delta(path, manifest)
-    wanted = [
-        (name, chunk, here)
+    reads = [
+        (name, chunk, local_parts)
         for name, target in flat.items()
-        for chunk, here in _overlapping(told[name].chunks, _local_parts(name, target))
+        for chunk, local_parts in _overlapping(metadata_of[name].chunks, _local_parts(name, target))
         if delta.has(_item_name(name, chunk))
     ]
     with ThreadPoolExecutor(
         checkpoint_reader.READ_THREADS, thread_name_prefix="headway-read"
     ) as pool:
         ahead: deque[Future[tuple[Tensor, Tensor]]] = deque()
-        coming = (
-            pool.submit(delta.rows, _item_name(name, chunk), chunk) for name, chunk, _ in wanted
+        submitted = (
+            pool.submit(delta.rows, _item_name(name, chunk), chunk) for name, chunk, _ in reads
         )
-        ahead.extend(itertools.islice(coming, checkpoint_reader.READ_THREADS))
-        for name, chunk, here in wanted:
+        ahead.extend(itertools.islice(submitted, checkpoint_reader.READ_THREADS))
+        for name, chunk, local_parts in reads:
             ids, content = ahead.popleft().result()
-            ahead.extend(itertools.islice(coming, 1))
-            rows = content.view(told[name].properties.dtype).view(len(ids), *chunk.sizes[1:])
-            for local, place in here:
-                _write_rows(local, place, ids, rows, chunk)
+            ahead.extend(itertools.islice(submitted, 1))
+            rows = content.view(metadata_of[name].properties.dtype).view(len(ids), *chunk.sizes[1:])
+            for local, part in local_parts:
+                _write_rows(local, part, ids, rows, chunk)
 
 
 class _Delta:
@@ -88,9 +88,9 @@ class _Delta:
             self._files[file] = checkpoint_reader.open_file(self._path, file)
         data = self._files[file].bytes(item.data, item.size)
         if crc32_of(data) != item.crc32:
-            why = f"{name} was modified"
+            reason = f"{name} was modified"
             raise checkpoint_reader.damaged_error(
-                self._path, why, code="checksum-mismatch", item=name
+                self._path, reason, code="checksum-mismatch", item=name
             )
         content = _decompressed(self._path, data, item)
         return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0).byte()
@@ -100,8 +100,10 @@ def _decompressed(path: str, data: memoryview, item: Item) -> memoryview:
     try:
         return checkpoint_reader.item_content(data, item)
     except UnreadableData as error:
-        why = f"{item.name}: {error}"
-        raise checkpoint_reader.damaged_error(path, why, code=error.code, item=item.name) from None
+        reason = f"{item.name}: {error}"
+        raise checkpoint_reader.damaged_error(
+            path, reason, code=error.code, item=item.name
+        ) from None
 
 
 def _local_parts(name: str, target: Any) -> list[TensorPart]:
@@ -113,37 +115,37 @@ def _local_parts(name: str, target: Any) -> list[TensorPart]:
 
 
 def _overlapping(
-    chunks: Iterable[ChunkStorageMetadata], places: Sequence[TensorPart]
+    chunks: Iterable[ChunkStorageMetadata], local_parts: Sequence[TensorPart]
 ) -> Iterator[tuple[ChunkStorageMetadata, list[TensorPart]]]:
     """The chunks that overlap memory of this rank, with that memory."""
     for chunk in chunks:
-        if here := [place for place in places if _overlap(chunk, place[1])]:
-            yield chunk, here
+        if overlapping := [part for part in local_parts if _overlap(chunk, part[1])]:
+            yield chunk, overlapping
 
 
 def _item_name(name: str, chunk: ChunkStorageMetadata) -> str:
     return dcp.item_name(MetadataIndex(name, chunk.offsets))
 
 
-def _overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
-    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+def _overlap(first: ChunkStorageMetadata, second: ChunkStorageMetadata) -> bool:
+    sides = zip(first.offsets, first.sizes, second.offsets, second.sizes, strict=True)
     return all(max(a, b) < min(a + m, b + n) for a, m, b, n in sides)
 
 
 def _write_rows(
     local: Tensor,
-    place: ChunkStorageMetadata,
+    part: ChunkStorageMetadata,
     ids: Tensor,
     rows: Tensor,
     chunk: ChunkStorageMetadata,
 ) -> None:
     """Write the rows that belong to that part; they are as wide as their chunk."""
-    first = place.offsets[0]
-    here = (ids >= first) & (ids < first + place.sizes[0])
-    ids, rows = (ids, rows) if bool(here.all()) else (ids[here], rows[here])
+    first = part.offsets[0]
+    inside = (ids >= first) & (ids < first + part.sizes[0])
+    ids, rows = (ids, rows) if bool(inside.all()) else (ids[inside], rows[inside])
     for dim in range(1, rows.dim()):
-        a, b = chunk.offsets[dim], place.offsets[dim]
-        begin, end = max(a, b), min(a + chunk.sizes[dim], b + place.sizes[dim])
+        a, b = chunk.offsets[dim], part.offsets[dim]
+        begin, end = max(a, b), min(a + chunk.sizes[dim], b + part.sizes[dim])
         rows = rows.narrow(dim, begin - a, end - begin)
         local = local.narrow(dim, begin - b, end - begin)
     local.index_copy_(0, (ids - first).to(local.device), rows.to(local.device, local.dtype))

@@ -54,14 +54,14 @@ def write_part(
     fsync: bool = True,
     rate: float | None = None,
     compress: bool = False,
-    moved: Callable[[], None] = lambda: None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> RankPart:
     """Write the data file of a rank into a draft, then mark it as complete; `rate` is in bytes/s.
 
     `moved` is called now and then while the store accepts bytes.
     """
-    pace = None if rate is None else RateLimit(rate)
-    packer = ZstdCompressor() if compress else None
+    rate_limit = None if rate is None else RateLimit(rate)
+    compressor = ZstdCompressor() if compress else None
     where = open_place(folder)
     with os_errors_as_save_failed(
         f"rank {rank} cannot write its part of the checkpoint to {where.url}"
@@ -69,7 +69,7 @@ def write_part(
         where.delete(part_name(rank))
         out = where.create(data_name(rank))
         try:
-            file = _write(out, data_name(rank), items, pace, packer, moved)
+            file = _write(out, data_name(rank), items, rate_limit, compressor, on_progress)
             out.commit(sync=fsync)
         except BaseException:
             out.discard()
@@ -84,31 +84,31 @@ def _layout_item(
 ) -> tuple[Item, ZipFrame | None]:
     if record is None:
         return Item(name, end, size, end, size, 0), None
-    around = zip_frame(record, size)
+    frame = zip_frame(record, size)
     offset = end + -end % ALIGNMENT
     if size >= DIRECT_MIN_BYTES:
-        offset += -(offset + len(around.head)) % PAGE
-    return Item(name, offset, around.length, offset + len(around.head), size, 0), around
+        offset += -(offset + len(frame.head)) % PAGE
+    return Item(name, offset, frame.length, offset + len(frame.head), size, 0), frame
 
 
 def _write(
     out: Output,
     name: str,
     items: Iterable[TensorItem | BytesItem],
-    pace: RateLimit | None,
-    packer: ZstdCompressor | None,
-    moved: Callable[[], None],
+    rate_limit: RateLimit | None,
+    compressor: ZstdCompressor | None,
+    on_progress: Callable[[], None],
 ) -> File:
     written: list[Item] = []
-    stream = ChecksumWriter(out, pace, moved)
+    stream = ChecksumWriter(out, rate_limit, on_progress)
     try:
         for item in items:
             with _chunks(item) as data:
                 record = item.record if isinstance(item, TensorItem) else None
-                if packer is None:
+                if compressor is None:
                     written.append(_put(stream, item.name, record, data))
                 else:
-                    written.append(_put_compressed(stream, packer, item.name, record, data))
+                    written.append(_put_compressed(stream, compressor, item.name, record, data))
         stream.flush()
     finally:
         stream.close()
@@ -124,7 +124,7 @@ def _chunks(item: TensorItem | BytesItem) -> Iterator[ByteChunks]:
     if not isinstance(item.data, (bytes, memoryview)):
         yield item.data
         return
-    with memoryview(item.data) as given, _flat(given, item.name) as data:
+    with memoryview(item.data) as view, _flat(view, item.name) as data:
         yield _SingleChunk(data)
 
 
@@ -140,35 +140,35 @@ class _SingleChunk:
 
 
 def _put(stream: ChecksumWriter, name: str, record: bytes | None, data: ByteChunks) -> Item:
-    spot, around = _layout_item(name, record, len(data), stream.at)
-    stream.put(bytes(spot.offset - stream.at) + (around.head if around else b""))
+    item, frame = _layout_item(name, record, len(data), stream.at)
+    stream.put(bytes(item.offset - stream.at) + (frame.head if frame else b""))
     crc32 = stream.put_data(data)
-    if around is not None:
-        stream.put(around.tail(crc32))
-    return replace(spot, crc32=crc32)
+    if frame is not None:
+        stream.put(frame.tail(crc32))
+    return replace(item, crc32=crc32)
 
 
 def _put_compressed(
     stream: ChecksumWriter,
-    packer: ZstdCompressor,
+    compressor: ZstdCompressor,
     name: str,
     record: bytes | None,
     data: ByteChunks,
 ) -> Item:
     """Write one compressed frame, with only a few blocks in memory."""
-    around = None if record is None else zip_frame(record, len(data))
-    head = around.head if around else b""
-    packing = packer.begin(around.length if around else len(data))
+    frame = None if record is None else zip_frame(record, len(data))
+    head = frame.head if frame else b""
+    zstd_frame = compressor.start_frame(frame.length if frame else len(data))
     begin, raw = stream.at, 0
-    crc32 = stream.add(packing.more(head), 0)
-    for whole in data:
-        for start in range(0, len(whole), COMPRESS_BLOCK_BYTES):
-            with whole[start : start + COMPRESS_BLOCK_BYTES] as piece:
+    crc32 = stream.add(zstd_frame.compress(head), 0)
+    for chunk in data:
+        for start in range(0, len(chunk), COMPRESS_BLOCK_BYTES):
+            with chunk[start : start + COMPRESS_BLOCK_BYTES] as piece:
                 raw = crc32_of(piece, raw)
-                crc32 = stream.add(packing.more(piece), crc32)
-    if around is not None:
-        crc32 = stream.add(packing.more(around.tail(raw)), crc32)
-    crc32 = stream.add(packing.end(), crc32)
+                crc32 = stream.add(zstd_frame.compress(piece), crc32)
+    if frame is not None:
+        crc32 = stream.add(zstd_frame.compress(frame.tail(raw)), crc32)
+    crc32 = stream.add(zstd_frame.finish(), crc32)
     size = stream.at - begin
     stream.crc32 = crc32_combine(stream.crc32, crc32, size)
     return Item(name, begin, size, begin, size, crc32, (len(head), len(data)))

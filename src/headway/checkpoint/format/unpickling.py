@@ -42,14 +42,14 @@ ALLOWED_CLASSES = {
 def load_metadata(content: bytes, *, trusted: bool = False) -> Metadata:
     """Parse `.metadata`; CheckpointUntrusted if it contains classes that it never needs."""
     try:
-        found = _RestrictedUnpickler(io.BytesIO(content)).load()
+        metadata = _RestrictedUnpickler(io.BytesIO(content)).load()
     except CheckpointUntrusted:
         if not trusted:
             raise
-        found = pickle.loads(content)
-    if not isinstance(found, Metadata):
-        raise pickle.UnpicklingError(f"it is a {type(found).__name__}")
-    return found
+        metadata = pickle.loads(content)
+    if not isinstance(metadata, Metadata):
+        raise pickle.UnpicklingError(f"it is a {type(metadata).__name__}")
+    return metadata
 
 
 def load_value(content: io.BytesIO, *, trusted: bool = False) -> Any:
@@ -86,10 +86,10 @@ def _unsafe_classes(content: io.BytesIO) -> list[str]:
         return []
 
 
-def _untrusted_error(classes: list[str], why: str) -> CheckpointUntrusted:
+def _untrusted_error(classes: list[str], reason: str) -> CheckpointUntrusted:
     if not classes:
         return CheckpointUntrusted(
-            f"a value cannot be loaded without running code: {why}; "
+            f"a value cannot be loaded without running code: {reason}; "
             "to allow it for this store: Checkpointer(..., trust=True)"
         )
     names = ", ".join(classes)

@@ -45,9 +45,9 @@ def _sweep_folder(where: LocalPlace, before: float) -> list[str]:
         commit.remove_abort_marks(where, before)
         listed, _ = Store(where.url).scan()
         doomed += _finish_replacements(where, listed)
-        for one in listed:
-            for left in filter(is_draft_file, where.list_names(one.name)):
-                where.delete(f"{one.name}/{left}")
+        for checkpoint in listed:
+            for leftover in filter(is_draft_file, where.list_names(checkpoint.name)):
+                where.delete(f"{checkpoint.name}/{leftover}")
     for name in doomed:
         where.delete_folder(name)
     return doomed
@@ -56,7 +56,7 @@ def _sweep_folder(where: LocalPlace, before: float) -> list[str]:
 def _trash_if_abandoned(where: LocalPlace, name: str, before: float) -> str | None:
     """Move a draft to the trash if no process holds its lock; without locks, if it is old."""
     try:
-        held = disk.lock(f"{where.path(name)}/{manifests.DRAFT_LOCK}", wait=False)
+        lock = disk.lock(f"{where.path(name)}/{manifests.DRAFT_LOCK}", wait=False)
     except (disk.Busy, FileNotFoundError, NotADirectoryError):
         return None
     except disk.NoLocks:
@@ -64,15 +64,15 @@ def _trash_if_abandoned(where: LocalPlace, name: str, before: float) -> str | No
     try:
         return move_to_trash(where, name)
     finally:
-        disk.close(held)
+        disk.close(lock)
 
 
 def move_to_trash(where: LocalPlace, name: str) -> str:
     """Rename it so that it no longer counts as a checkpoint and may be deleted by any process."""
-    digits = "".join(sign for sign in name if sign.isdigit())[:10]
-    gone = manifests.trash_name(int(digits))
-    where.rename(name, gone)
-    return gone
+    digits = "".join(char for char in name if char.isdigit())[:10]
+    trash = manifests.trash_name(int(digits))
+    where.rename(name, trash)
+    return trash
 
 
 def _finish_replacements(where: LocalPlace, listed: Sequence[Checkpoint]) -> list[str]:
@@ -81,19 +81,19 @@ def _finish_replacements(where: LocalPlace, listed: Sequence[Checkpoint]) -> lis
     The old checkpoint stays if the new one cannot be read.
     """
     doomed = []
-    needed = {one.manifest.parent for one in listed}
-    newest_first = [one.name for one in listed]
+    needed = {checkpoint.manifest.parent for checkpoint in listed}
+    newest_first = [checkpoint.name for checkpoint in listed]
     readable = set(newest_first)
     # Of several replaced checkpoints, the newest is restored.
     for name in [*newest_first, *(name for name in where.list_names() if name not in newest_first)]:
         match = manifests.REPLACED.fullmatch(name)
         if match is None:
             continue
-        home = manifests.step_name(int(match[1]))
-        if home not in where.list_names():
-            where.rename(name, home)
-            readable.add(home)
-        elif home in readable and not (
+        final_name = manifests.step_name(int(match[1]))
+        if final_name not in where.list_names():
+            where.rename(name, final_name)
+            readable.add(final_name)
+        elif final_name in readable and not (
             match[2] in needed or manifests.ANCHOR in where.list_names(name)
         ):
             doomed.append(move_to_trash(where, name))
@@ -107,20 +107,20 @@ def _sweep_remote(where: Place, before: float) -> list[str]:
     for name in where.list_names():
         if manifests.REMOTE_STEP.fullmatch(name) is None:
             continue
-        there = where.list_names(name)
-        if manifests.MANIFEST in there:
-            for left in filter(is_draft_file, there):
-                where.delete(f"{name}/{left}")
-        elif _is_abandoned(where, name, there, before):
+        files = where.list_names(name)
+        if manifests.MANIFEST in files:
+            for leftover in filter(is_draft_file, files):
+                where.delete(f"{name}/{leftover}")
+        elif _is_abandoned(where, name, files, before):
             where.delete_folder(name)
             doomed.append(name)
     return doomed
 
 
-def _is_abandoned(where: Place, name: str, there: list[str], before: float) -> bool:
-    told = [one for one in there if one.startswith(manifests.OWNER_PREFIX)]
+def _is_abandoned(where: Place, name: str, files: list[str], before: float) -> bool:
+    owners = [file for file in files if file.startswith(manifests.OWNER_PREFIX)]
     states: list[bool | None] = []
-    for owner in told:
+    for owner in owners:
         with contextlib.suppress(FileNotFoundError):
             states.append(process_identity.process_ended(where.read(f"{name}/{owner}")))
     if False in states:
@@ -166,21 +166,25 @@ def kept_by_policy(newest_first: Sequence[Checkpoint], policy: Policy) -> list[C
     """The checkpoints that the policy keeps, of valid ones."""
     kept = [*newest_first[: policy.last]]
     if policy.every is not None:
-        kept += [one for one in newest_first if one.step % policy.every == 0]
+        kept += [checkpoint for checkpoint in newest_first if checkpoint.step % policy.every == 0]
     for best in policy.best:
         kept += _best(newest_first, best)
     return kept
 
 
 def _best(newest_first: Sequence[Checkpoint], best: Best) -> list[Checkpoint]:
-    measured = [(value, one) for one in newest_first if (value := _metric(one, best)) is not None]
+    measured = [
+        (value, checkpoint)
+        for checkpoint in newest_first
+        if (value := _metric(checkpoint, best)) is not None
+    ]
     measured.sort(key=lambda pair: pair[0], reverse=best.mode == "max")
-    return [one for _, one in measured[: best.n]]
+    return [checkpoint for _, checkpoint in measured[: best.n]]
 
 
-def _metric(one: Checkpoint, best: Best) -> float | None:
+def _metric(checkpoint: Checkpoint, best: Best) -> float | None:
     """The value of the metric; None if missing or NaN."""
-    metrics = one.manifest.extra.get("metrics")
+    metrics = checkpoint.manifest.extra.get("metrics")
     value = metrics.get(best.metric) if isinstance(metrics, dict) else None
     return float(value) if isinstance(value, (int, float)) and value == value else None
 
@@ -190,55 +194,67 @@ def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
 
     Invalid ones are not counted and stay.
     """
-    shelf = Store(store)
-    where = shelf.place
+    checkpoint_store = Store(store)
+    where = checkpoint_store.place
     with os_errors_as_save_failed(f"cannot delete old checkpoints of {where.url}"):
         if not where.list_names():
             return []
         with where.lock():
-            doomed = _deletable(shelf, policy)
-            gone = [_withdraw(where, one) for one in doomed]
-        for name in gone:
+            deletable = _deletable(checkpoint_store, policy)
+            trash = [_withdraw(where, checkpoint) for checkpoint in deletable]
+        for name in trash:
             where.delete_folder(name)
-    return [one.name for one in doomed]
+    return [checkpoint.name for checkpoint in deletable]
 
 
-def _deletable(shelf: Store, policy: Policy) -> list[Checkpoint]:
-    listed, _ = shelf.scan()
-    good = [one for one in listed if not shelf.verify(one, known=listed, fresh=True)]
-    newest_first = [one for one in without_replaced(listed) if one in good]
-    kept = kept_by_policy(newest_first, policy) + [one for one in listed if one not in good]
-    kept += [one for one in listed if manifests.ANCHOR in shelf.place.list_names(one.name)]
+def _deletable(store: Store, policy: Policy) -> list[Checkpoint]:
+    listed, _ = store.scan()
+    good = [
+        checkpoint
+        for checkpoint in listed
+        if not store.verify(checkpoint, known=listed, fresh=True)
+    ]
+    newest_first = [checkpoint for checkpoint in without_replaced(listed) if checkpoint in good]
+    kept = kept_by_policy(newest_first, policy) + [
+        checkpoint for checkpoint in listed if checkpoint not in good
+    ]
+    kept += [
+        checkpoint
+        for checkpoint in listed
+        if manifests.ANCHOR in store.place.list_names(checkpoint.name)
+    ]
     ids = _with_parents(kept, listed)
-    return [one for one in good if one.manifest.save_id not in ids]
+    return [checkpoint for checkpoint in good if checkpoint.manifest.save_id not in ids]
 
 
 def _with_parents(kept: Sequence[Checkpoint], listed: Sequence[Checkpoint]) -> set[str]:
     """Save ids of these checkpoints and of those they build on."""
-    by_id = {one.manifest.save_id: one for one in listed}
+    by_id = {checkpoint.manifest.save_id: checkpoint for checkpoint in listed}
     ids: set[str] = set()
-    for one in kept:
-        at: Checkpoint | None = one
-        while at is not None and at.manifest.save_id not in ids:
-            ids.add(at.manifest.save_id)
-            at = by_id.get(at.manifest.parent or "")
+    for checkpoint in kept:
+        link: Checkpoint | None = checkpoint
+        while link is not None and link.manifest.save_id not in ids:
+            ids.add(link.manifest.save_id)
+            link = by_id.get(link.manifest.parent or "")
     return ids
 
 
-def _withdraw(where: Place, one: Checkpoint) -> str:
-    return move_to_trash(where, one.name) if isinstance(where, LocalPlace) else one.name
+def _withdraw(where: Place, checkpoint: Checkpoint) -> str:
+    return (
+        move_to_trash(where, checkpoint.name) if isinstance(where, LocalPlace) else checkpoint.name
+    )
 
 
-def pin(store: str | os.PathLike[str], one: Checkpoint) -> None:
+def pin(store: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Make it an anchor, which is kept until it is released."""
     where = Store(store).place
-    with os_errors_as_save_failed(f"cannot pin {one.path} as an anchor"), where.lock():
-        where.size(f"{one.name}/{manifests.MANIFEST}")
-        where.write(f"{one.name}/{manifests.ANCHOR}", b"")
+    with os_errors_as_save_failed(f"cannot pin {checkpoint.path} as an anchor"), where.lock():
+        where.size(f"{checkpoint.name}/{manifests.MANIFEST}")
+        where.write(f"{checkpoint.name}/{manifests.ANCHOR}", b"")
 
 
-def release(store: str | os.PathLike[str], one: Checkpoint) -> None:
+def release(store: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Release an anchor, so that retention rules apply to it again."""
     where = Store(store).place
-    with os_errors_as_save_failed(f"cannot release the anchor {one.path}"):
-        where.delete(f"{one.name}/{manifests.ANCHOR}")
+    with os_errors_as_save_failed(f"cannot release the anchor {checkpoint.path}"):
+        where.delete(f"{checkpoint.name}/{manifests.ANCHOR}")

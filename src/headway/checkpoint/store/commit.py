@@ -92,11 +92,11 @@ class Draft:
 
     def parts(self) -> list[RankPart]:
         """The complete parts by rank, each read once. An unreadable part is not complete."""
-        there = set(self.place.list_names(self.name))
+        files = set(self.place.list_names(self.name))
         known, self._read = self._read, {}
         for rank in range(self.world):
             name = manifests.part_name(rank)
-            if name not in there:
+            if name not in files:
                 continue
             with contextlib.suppress(UnreadableData):
                 if rank not in known:
@@ -121,39 +121,39 @@ def commit(
             f"{parent!r}",
             code="checkpoint-kind-invalid",
         )
-    told = _json_copy(extra or {})
+    extra_json = _json_copy(extra or {})
     with os_errors_as_save_failed(draft.failure):
         parts = _checked_parts(draft)
         described = _write_metadata(draft, metadata(parts))
         with draft.place.lock():
-            there = [other.manifest for other in Store(draft.place.url).scan()[0]]
-            if parent is not None and parent not in {other.save_id for other in there}:
+            others = [other.manifest for other in Store(draft.place.url).scan()[0]]
+            if parent is not None and parent not in {other.save_id for other in others}:
                 raise SaveFailed(
                     f"{draft.failure}: the save {parent} that it builds on is gone",
                     code="parent-missing",
                     parent=parent,
                 )
-            one = Manifest(
+            manifest = Manifest(
                 step=draft.step,
                 save_id=draft.save_id,
                 world=draft.world,
                 made=clock(),
-                sequence=max((other.sequence for other in there), default=0) + 1,
+                sequence=max((other.sequence for other in others), default=0) + 1,
                 kind=kind,
                 parent=parent,
                 files=(described, *(part.file for part in parts)),
-                extra=told,
+                extra=extra_json,
             )
-            name = _make_visible(draft, one)
+            name = _make_visible(draft, manifest)
             draft.place.write(layout.LATEST, f"{name}\n".encode())
             _remove_draft_files(draft.place, name)
-    return Checkpoint(name, draft.place.path(name), one)
+    return Checkpoint(name, draft.place.path(name), manifest)
 
 
 def _json_copy(extra: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(extra)))
-        return found
+        copy: dict[str, Any] = json.loads(json.dumps(dict(extra)))
+        return copy
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"`extra` must be JSON-serializable: {error}", code="extra-not-json"
@@ -177,9 +177,9 @@ def _checked_parts(draft: Draft) -> list[RankPart]:
         except FileNotFoundError:
             size = -1
         if size != part.file.size:
-            there = f"{max(size, 0)} bytes instead of {part.file.size}"
+            actual = f"{max(size, 0)} bytes instead of {part.file.size}"
             raise SaveFailed(
-                f"{draft.failure}: the file of rank {part.rank} has {there}",
+                f"{draft.failure}: the file of rank {part.rank} has {actual}",
                 code="size-mismatch",
                 rank=part.rank,
                 size=max(size, 0),
@@ -193,9 +193,9 @@ def _write_metadata(draft: Draft, content: bytes) -> File:
     return File(name=METADATA, size=len(content), crc32=zlib.crc32(content), sha256=digest)
 
 
-def _make_visible(draft: Draft, one: Manifest) -> str:
+def _make_visible(draft: Draft, manifest: Manifest) -> str:
     """The point at which the checkpoint exists."""
-    draft.place.write(f"{draft.name}/{manifests.MANIFEST}", manifests.manifest_to_bytes(one))
+    draft.place.write(f"{draft.name}/{manifests.MANIFEST}", manifests.manifest_to_bytes(manifest))
     if not isinstance(draft.place, LocalPlace):
         return draft.name
     name = layout.step_name(draft.step)
@@ -225,9 +225,9 @@ def _rename_existing(where: LocalPlace, name: str) -> None:
 def _remove_draft_files(where: Place, name: str) -> None:
     """Remove files that only a draft needs; remaining ones are harmless and swept later."""
     with contextlib.suppress(OSError):
-        for left in where.list_names(name):
-            if is_draft_file(left):
-                where.delete(f"{name}/{left}")
+        for leftover in where.list_names(name):
+            if is_draft_file(leftover):
+                where.delete(f"{name}/{leftover}")
 
 
 def is_draft_file(name: str) -> bool:
@@ -248,10 +248,10 @@ class AbortMark:
     code: str = ""  # of the problem
 
 
-def write_abort_mark(draft: Draft, given: AbortMark) -> bool:
+def write_abort_mark(draft: Draft, mark: AbortMark) -> bool:
     """Write the mark, replacing an existing one; return False if the store fails."""
     owner = json.loads(process_identity.identify_process())
-    content = json.dumps({**asdict(given), "owner": owner}).encode()
+    content = json.dumps({**asdict(mark), "owner": owner}).encode()
     where = draft.place
     try:
         where.make_folder()
@@ -265,8 +265,8 @@ def write_abort_mark(draft: Draft, given: AbortMark) -> bool:
 def find_abort_mark(draft: Draft) -> AbortMark | None:
     """The abort mark of a draft; None if no rank has aborted it."""
     try:
-        found = json.loads(draft.place.read(layout.abort_mark_name(draft.step, draft.save_id)))
-        return AbortMark(int(found["rank"]), str(found["why"]), str(found.get("code", "")))
+        content = json.loads(draft.place.read(layout.abort_mark_name(draft.step, draft.save_id)))
+        return AbortMark(int(content["rank"]), str(content["why"]), str(content.get("code", "")))
     except Exception:  # any error of the store: checked again later
         return None
 
@@ -288,5 +288,5 @@ def _is_expired(where: Place, name: str, before: float) -> bool:
         owner = b""
     if owner == process_identity.identify_process():
         return True
-    gone = process_identity.process_ended(owner)
-    return where.modified_at(name) < before if gone is None else gone
+    ended = process_identity.process_ended(owner)
+    return where.modified_at(name) < before if ended is None else ended

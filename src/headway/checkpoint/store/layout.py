@@ -109,29 +109,29 @@ def part_to_bytes(part: RankPart) -> bytes:
 
 def part_from_bytes(content: bytes) -> RankPart:
     """Parse it; UnreadableData says what is wrong."""
-    found = _unseal(content)
+    body = _unseal(content)
     try:
-        return RankPart(_count(found["rank"]), _file_from_json(found["file"]))
+        return RankPart(_count(body["rank"]), _file_from_json(body["file"]))
     except (KeyError, TypeError, ValueError):
         raise UnreadableData("it is not a part of a checkpoint", code="not-a-part") from None
 
 
 def manifest_to_bytes(manifest: Manifest) -> bytes:
     """The content of the manifest file."""
-    plain = {**vars(manifest), "files": [_file_to_json(file) for file in manifest.files]}
-    return _seal({"schema": SCHEMA, **plain})
+    fields = {**vars(manifest), "files": [_file_to_json(file) for file in manifest.files]}
+    return _seal({"schema": SCHEMA, **fields})
 
 
 def manifest_from_bytes(content: bytes) -> Manifest:
     """Parse it; UnreadableData says what is wrong."""
-    found = _unseal(content)
+    body = _unseal(content)
     try:
-        del found["schema"]
-        made = float(found.pop("made"))
-        files = tuple(_file_from_json(one) for one in found.pop("files"))
-        manifest = Manifest(**found, made=made, files=files)
+        del body["schema"]
+        made = float(body.pop("made"))
+        files = tuple(_file_from_json(file) for file in body.pop("files"))
+        manifest = Manifest(**body, made=made, files=files)
         counts = (manifest.step, manifest.world, manifest.sequence)
-        fine = (
+        valid = (
             all(_count(count) == count for count in counts)
             and re.fullmatch(SAVE_ID, manifest.save_id) is not None
             and manifest.kind in KINDS
@@ -139,8 +139,8 @@ def manifest_from_bytes(content: bytes) -> Manifest:
             and isinstance(manifest.extra, dict)
         )
     except (KeyError, TypeError, ValueError):
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise UnreadableData("it is not a manifest of Headway", code="not-a-manifest")
     return manifest
 
@@ -164,10 +164,10 @@ def _unseal(content: bytes) -> dict[str, Any]:
     text = content[len(_wrap(b"")) - len(end) : -len(end)]
     if content != _wrap(text):
         raise UnreadableData("it was modified: its checksum differs", code="checksum-mismatch")
-    found = json.loads(text)
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    body = json.loads(text)
+    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         raise UnreadableData("it was written by another version of Headway", code="other-schema")
-    return found
+    return body
 
 
 def _file_to_json(file: File) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def _item_to_json(item: Item) -> list[Any]:
     return [*always, *(unpacked or ())]
 
 
-def _file_from_json(found: dict[str, Any]) -> File:
-    items = tuple(_item_from_json(*item) for item in found["items"])
-    file = File(**{**found, "items": items})
+def _file_from_json(fields: dict[str, Any]) -> File:
+    items = tuple(_item_from_json(*item) for item in fields["items"])
+    file = File(**{**fields, "items": items})
     if not isinstance(file.name, str) or "/" in file.name or file.name in ("", ".", ".."):
         raise ValueError(file.name)
     _count(file.size)

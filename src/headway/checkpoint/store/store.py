@@ -71,12 +71,12 @@ class Store:
                 match = self._matched(name)
                 if match is None:
                     continue
-                found = self._look(name, int(match))
-                if isinstance(found, Checkpoint):
-                    good.append(found)
-                elif found is not None:
-                    bad.append(found)
-            if not bad or {one.name for one in bad} <= set(self.place.list_names()):
+                entry = self._look(name, int(match))
+                if isinstance(entry, Checkpoint):
+                    good.append(entry)
+                elif entry is not None:
+                    bad.append(entry)
+            if not bad or {unreadable.name for unreadable in bad} <= set(self.place.list_names()):
                 break
         return sorted(good, key=_commit_order, reverse=True), bad
 
@@ -98,22 +98,24 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             if not self.place.can_rename:  # still being written
                 return None
-            why = with_code(f"it has no {manifests.MANIFEST}", code="manifest-missing")
-            return UnreadableCheckpoint(name, step, why)
+            reason = with_code(f"it has no {manifests.MANIFEST}", code="manifest-missing")
+            return UnreadableCheckpoint(name, step, reason)
         except OSError as error:
-            why = f"its manifest cannot be read: {error.strerror or error}"
-            return UnreadableCheckpoint(name, step, with_code(why, code="manifest-not-readable"))
+            reason = f"its manifest cannot be read: {error.strerror or error}"
+            return UnreadableCheckpoint(name, step, with_code(reason, code="manifest-not-readable"))
         try:
-            one = manifests.manifest_from_bytes(content)
+            manifest = manifests.manifest_from_bytes(content)
         except UnreadableData as error:
-            why = f"its manifest cannot be used: {error}"
-            return UnreadableCheckpoint(name, step, with_code(why, code=error.code))
-        if one.step != step or (not self.place.can_rename and not name.endswith(f"-{one.save_id}")):
-            why = with_code(
-                f"its manifest is that of step {one.step}", code="manifest-of-other-step"
+            reason = f"its manifest cannot be used: {error}"
+            return UnreadableCheckpoint(name, step, with_code(reason, code=error.code))
+        if manifest.step != step or (
+            not self.place.can_rename and not name.endswith(f"-{manifest.save_id}")
+        ):
+            reason = with_code(
+                f"its manifest is that of step {manifest.step}", code="manifest-of-other-step"
             )
-            return UnreadableCheckpoint(name, step, why)
-        return Checkpoint(name, self.place.path(name), one)
+            return UnreadableCheckpoint(name, step, reason)
+        return Checkpoint(name, self.place.path(name), manifest)
 
     def latest_valid(
         self, verify: Depth = "quick", damaged: Mapping[str, str] | None = None
@@ -124,20 +126,24 @@ class Store:
         """
         good, bad = self.scan()
         notes: list[str] = []
-        found: Checkpoint | None = None
-        for one in without_replaced(good):
-            why = self.verify(one, verify, good, damaged)
-            if not why:
-                found = one
+        valid: Checkpoint | None = None
+        for candidate in without_replaced(good):
+            reason = self.verify(candidate, verify, good, damaged)
+            if not reason:
+                valid = candidate
                 break
-            notes.append(f"{one.name} was skipped: {why}")
-        reached = found.step if found else -1
-        notes += [f"{one.name} was skipped: {one.why}" for one in bad if one.step >= reached]
-        return RestorePoint(found, tuple(notes), tuple(self.chain(found, good)) if found else ())
+            notes.append(f"{candidate.name} was skipped: {reason}")
+        reached = valid.step if valid else -1
+        notes += [
+            f"{candidate.name} was skipped: {candidate.why}"
+            for candidate in bad
+            if candidate.step >= reached
+        ]
+        return RestorePoint(valid, tuple(notes), tuple(self.chain(valid, good)) if valid else ())
 
     def verify(
         self,
-        one: Checkpoint,
+        checkpoint: Checkpoint,
         depth: Depth = "quick",
         known: Iterable[Checkpoint] | None = None,
         damaged: Mapping[str, str] | None = None,
@@ -148,51 +154,55 @@ class Store:
 
         `fresh`: its manifest was read just now and cannot have been replaced since.
         """
-        chain = self.chain(one, known)
+        chain = self.chain(checkpoint, known)
         missing = chain[0].manifest.parent
         if missing is not None:
-            why = f"it builds on the save {missing}, which does not exist"
-            return with_code(why, code="parent-missing")
-        for at in reversed(chain):
-            why = (damaged or {}).get(at.manifest.save_id) or self._verify_alone(at, depth, fresh)
-            if why:
-                return why if at is one else f"it builds on {at.name}, and {why}"
+            reason = f"it builds on the save {missing}, which does not exist"
+            return with_code(reason, code="parent-missing")
+        for link in reversed(chain):
+            reason = (damaged or {}).get(link.manifest.save_id) or self._verify_alone(
+                link, depth, fresh
+            )
+            if reason:
+                return reason if link is checkpoint else f"it builds on {link.name}, and {reason}"
         return ""
 
-    def chain(self, one: Checkpoint, known: Iterable[Checkpoint] | None = None) -> list[Checkpoint]:
+    def chain(
+        self, checkpoint: Checkpoint, known: Iterable[Checkpoint] | None = None
+    ) -> list[Checkpoint]:
         """The checkpoint preceded by all that it builds on, the full one first."""
         everything = self.scan()[0] if known is None else known
         by_id = {other.manifest.save_id: other for other in everything}
-        found = [one]
-        while found[-1].manifest.parent in by_id:
-            parent = by_id.pop(found[-1].manifest.parent)
-            found.append(parent)
-        return found[::-1]
+        chain = [checkpoint]
+        while chain[-1].manifest.parent in by_id:
+            parent = by_id.pop(chain[-1].manifest.parent)
+            chain.append(parent)
+        return chain[::-1]
 
-    def _verify_alone(self, one: Checkpoint, depth: Depth, fresh: bool) -> str:
+    def _verify_alone(self, checkpoint: Checkpoint, depth: Depth, fresh: bool) -> str:
         try:
             if not fresh and self.place.read(
-                f"{one.name}/{manifests.MANIFEST}"
-            ) != manifests.manifest_to_bytes(one.manifest):
+                f"{checkpoint.name}/{manifests.MANIFEST}"
+            ) != manifests.manifest_to_bytes(checkpoint.manifest):
                 return with_code("its manifest was replaced", code="manifest-replaced")
-            for file in one.manifest.files:
-                why = self._verify_file(f"{one.name}/{file.name}", file, depth)
-                if why:
-                    return why
+            for file in checkpoint.manifest.files:
+                reason = self._verify_file(f"{checkpoint.name}/{file.name}", file, depth)
+                if reason:
+                    return reason
         except FileNotFoundError as error:
             name = os.path.basename(str(error.filename or error))
             return with_code(f"{name} is missing", code="file-missing")
         except OSError as error:
             return with_code(f"it cannot be read: {error.strerror or error}", code="not-readable")
-        if METADATA not in {file.name for file in one.manifest.files}:
+        if METADATA not in {file.name for file in checkpoint.manifest.files}:
             return with_code(f"its manifest does not list {METADATA}", code="metadata-missing")
         return ""
 
     def _verify_file(self, name: str, file: File, depth: Depth) -> str:
         size = self.place.size(name)
         if size != file.size:
-            why = f"{file.name} has {size} bytes instead of {file.size}"
-            return with_code(why, code="size-mismatch")
+            reason = f"{file.name} has {size} bytes instead of {file.size}"
+            return with_code(reason, code="size-mismatch")
         if file.sha256 is not None:
             content = self.place.read(name)
             changed = hashlib.sha256(content).hexdigest() != file.sha256
@@ -203,21 +213,23 @@ class Store:
             changed = crc32 != file.crc32
         else:
             changed = False
-        why = f"{file.name} was modified: its checksum differs"
-        return with_code(why, code="checksum-mismatch") if changed else ""
+        reason = f"{file.name} was modified: its checksum differs"
+        return with_code(reason, code="checksum-mismatch") if changed else ""
 
 
 def without_replaced(good: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Drop replaced checkpoints: keep the last save of each step, in order."""
     steps: set[int] = set()
-    found = []
-    for one in sorted(good, key=lambda one: manifests.REPLACED.fullmatch(one.name) is not None):
-        if one.step not in steps:
-            steps.add(one.step)
-            found.append(one)
-    return sorted(found, key=_commit_order, reverse=True)
+    latest = []
+    for checkpoint in sorted(
+        good, key=lambda checkpoint: manifests.REPLACED.fullmatch(checkpoint.name) is not None
+    ):
+        if checkpoint.step not in steps:
+            steps.add(checkpoint.step)
+            latest.append(checkpoint)
+    return sorted(latest, key=_commit_order, reverse=True)
 
 
-def _commit_order(one: Checkpoint) -> tuple[int, float, int]:
+def _commit_order(checkpoint: Checkpoint) -> tuple[int, float, int]:
     """By the commit count; time and step decide between equal counts of two jobs."""
-    return one.manifest.sequence, one.manifest.made, one.step
+    return checkpoint.manifest.sequence, checkpoint.manifest.made, checkpoint.step

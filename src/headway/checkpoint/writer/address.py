@@ -52,8 +52,8 @@ def _open_folder() -> int:
                 os.mkdir(path, 0o700)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(path, flags)
-            about = os.fstat(descriptor)
-            if about.st_uid == os.geteuid() and not about.st_mode & 0o077:
+            status = os.fstat(descriptor)
+            if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
                 return descriptor
             os.close(descriptor)  # another user was faster
     raise NoPrivateFolder(

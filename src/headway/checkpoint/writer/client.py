@@ -128,9 +128,9 @@ def _connect(name: str, writer_idle_s: float) -> tuple[socket.socket, dict[str, 
                 end.close()
             code = child.poll() if child is not None else 0
             if code is not None and code > 0:
-                why = f": {line}" if (line := address.last_log_line(name)) else ""
+                reason = f": {line}" if (line := address.last_log_line(name)) else ""
                 raise WriterFailed(
-                    f"the checkpoint writer ended with code {code}{why}",
+                    f"the checkpoint writer ended with code {code}{reason}",
                     code="writer-ended",
                     status=code,
                 ) from None

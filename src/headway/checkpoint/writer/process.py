@@ -351,8 +351,8 @@ class Writer:
             if _ready(other):
                 self._commit(other, [])
             else:
-                why = f"step {pending.job.step} exists already"
-                self._abort_pending(other, AbortMark(other.job.rank, why, "newer-step-saved"))
+                reason = f"step {pending.job.step} exists already"
+                self._abort_pending(other, AbortMark(other.job.rank, reason, "newer-step-saved"))
         outcome = dict(pending.measured)
         try:
             with pending.stack:

@@ -61,16 +61,16 @@ def _message(end: socket.socket, length: int) -> dict[str, Any]:
 
 def peer(end: socket.socket) -> tuple[int, int]:
     """Process id and user id of the other end: a socket without a file has no permissions."""
-    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    process, user, _ = CREDENTIALS.unpack(told)
+    credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    process, user, _ = CREDENTIALS.unpack(credentials)
     return process, user
 
 
 def peer_closed(end: socket.socket) -> bool:
     """Whether the other end has closed the connection."""
-    looking = select.poll()
-    looking.register(end, select.POLLRDHUP)  # hang-ups and errors are always reported
-    return bool(looking.poll(0))
+    poll = select.poll()
+    poll.register(end, select.POLLRDHUP)  # hang-ups and errors are always reported
+    return bool(poll.poll(0))
 
 
 def close(descriptors: Sequence[int]) -> None:

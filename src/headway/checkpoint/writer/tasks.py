@@ -15,7 +15,7 @@ from headway.checkpoint.store import commit
 from headway.checkpoint.store import layout as manifests
 from headway.checkpoint.store.cleanup import Policy, pin, retain, sweep
 from headway.checkpoint.store.commit import AbortMark, Draft
-from headway.checkpoint.store.commit import commit as commit_commit
+from headway.checkpoint.store.commit import commit as commit_draft
 from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, delta_tables
 from headway.checkpoint.store.store import Store
 from headway.errors import HeadwayError, SaveFailed
@@ -52,16 +52,16 @@ def write(
     draft: Draft,
     image: memoryview,
     ids: int,
-    moved: Callable[[], None] = lambda: None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> int:
     """Write this rank's part from its buffer; return the bytes written.
 
     `ids` is a descriptor with the ids of the changed rows, one table after another; it is closed.
     """
     items = list(_items(job, image, map_memory(ids)))
-    how: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
-    how["moved"] = moved
-    return write_part(draft.folder, job.rank, items, **how).file.size
+    options: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
+    options["on_progress"] = on_progress
+    return write_part(draft.folder, job.rank, items, **options).file.size
 
 
 def all_parts_written(job: WriteJob, draft: Draft) -> bool:
@@ -70,13 +70,15 @@ def all_parts_written(job: WriteJob, draft: Draft) -> bool:
 
 def is_settled(draft: Draft) -> bool:
     """Whether rank 0 has committed or aborted it."""
-    left = draft.place.list_names(draft.name)
-    return not left or (not draft.place.can_rename and manifests.MANIFEST in left)
+    files = draft.place.list_names(draft.name)
+    return not files or (not draft.place.can_rename and manifests.MANIFEST in files)
 
 
 def verify_committed(job: WriteJob, draft: Draft) -> None:
     """On the other ranks: raise unless the checkpoint exists."""
-    if not any(one.manifest.save_id == job.save_id for one in Store(job.store).scan()[0]):
+    if not any(
+        checkpoint.manifest.save_id == job.save_id for checkpoint in Store(job.store).scan()[0]
+    ):
         raise aborted_error(job, read_abort_mark(job, draft) or AbortMark(0, ""))
 
 
@@ -85,24 +87,24 @@ def read_abort_mark(job: WriteJob, draft: Draft) -> AbortMark | None:
     return commit.find_abort_mark(draft) if job.world > 1 else None
 
 
-def abort(job: WriteJob, draft: Draft, given: AbortMark) -> None:
+def abort(job: WriteJob, draft: Draft, mark: AbortMark) -> None:
     """Abort a save: leave a mark for the other ranks; rank 0 removes what was written."""
     # another rank wrote the mark
-    known = job.world == 1 or (job.rank != 0 and given.rank != job.rank)
-    said = known or commit.write_abort_mark(draft, given)
+    unneeded = job.world == 1 or (job.rank != 0 and mark.rank != job.rank)
+    written = unneeded or commit.write_abort_mark(draft, mark)
     if job.rank == 0:
         with contextlib.suppress(OSError):
             draft.place.delete_folder(draft.name)
-    if not said:  # on a full disk there may be space now
-        commit.write_abort_mark(draft, given)
+    if not written:  # on a full disk there may be space now
+        commit.write_abort_mark(draft, mark)
 
 
-def aborted_error(job: WriteJob, given: AbortMark) -> SaveFailed:
+def aborted_error(job: WriteJob, mark: AbortMark) -> SaveFailed:
     """The error that the rank receives."""
-    by = f" by rank {given.rank}" if given.rank != job.rank else ""
-    why = f": {given.why}" if given.why else ""
-    sentence = f"the checkpoint of step {job.step} was aborted{by}{why}"
-    return SaveFailed(sentence, code="save-given-up", rank=given.rank, cause=given.code)
+    by = f" by rank {mark.rank}" if mark.rank != job.rank else ""
+    reason = f": {mark.why}" if mark.why else ""
+    sentence = f"the checkpoint of step {job.step} was aborted{by}{reason}"
+    return SaveFailed(sentence, code="save-given-up", rank=mark.rank, cause=mark.code)
 
 
 def error_outcome(error: Exception) -> dict[str, Any]:
@@ -120,10 +122,12 @@ def commit_parts(job: WriteJob, draft: Draft) -> dict[str, Any]:
     """Commit the checkpoint; pin it if it is an anchor."""
     delta = any(delta_tables(part.file) for part in draft.parts())
     kind, parent = ("delta", job.parent) if delta else ("full", None)
-    made = commit_commit(draft, _metadata_builder(job), kind=kind, parent=parent, extra=job.extra)
+    checkpoint = commit_draft(
+        draft, _metadata_builder(job), kind=kind, parent=parent, extra=job.extra
+    )
     if job.anchor:
-        pin(job.store, made)
-    return {"name": made.name}
+        pin(job.store, checkpoint)
+    return {"name": checkpoint.name}
 
 
 def clean_up(job: WriteJob) -> None:
@@ -134,7 +138,7 @@ def clean_up(job: WriteJob) -> None:
 
 
 def _items(job: WriteJob, view: memoryview, ids: memoryview) -> Iterator[TensorItem | BytesItem]:
-    tables = {number: one for one in job.changed for number in one["tensors"]}
+    tables = {number: table for table in job.changed for number in table["tensors"]}
     if tables and importlib.util.find_spec("numpy") is None:
         tables = {}  # without numpy, tables are written whole
     for number, (name, record, at, nbytes) in enumerate(job.layout["tensors"]):
@@ -156,23 +160,23 @@ def _rows(
     count, at = changed["ids"], changed["at"]
     yield BytesItem(name + IDS_SUFFIX, ids[at : at + 8 * count])
     which = numpy.frombuffer(ids, numpy.int64, count, at)
-    whole = numpy.frombuffer(data, numpy.uint8).reshape(changed["count"], -1)
-    yield BytesItem(name + ROWS_SUFFIX, RowSelection(whole, which))
+    rows = numpy.frombuffer(data, numpy.uint8).reshape(changed["count"], -1)
+    yield BytesItem(name + ROWS_SUFFIX, RowSelection(rows, which))
 
 
 class RowSelection:
     """Some rows of a table, in blocks that fit the cache of a core."""
 
-    def __init__(self, whole: Any, which: Any) -> None:
-        self._whole, self._which = whole, which
+    def __init__(self, table: Any, ids: Any) -> None:
+        self._table, self._ids = table, ids
 
     def __len__(self) -> int:
-        return int(self._which.size * self._whole.shape[1])
+        return int(self._ids.size * self._table.shape[1])
 
     def __iter__(self) -> Iterator[memoryview]:
-        count = max(1, ROW_BLOCK_BYTES // max(1, self._whole.shape[1]))
-        for start in range(0, len(self._which), count):
-            yield self._whole[self._which[start : start + count]].data.cast("B")
+        count = max(1, ROW_BLOCK_BYTES // max(1, self._table.shape[1]))
+        for start in range(0, len(self._ids), count):
+            yield self._table[self._ids[start : start + count]].data.cast("B")
 
 
 def _metadata_builder(job: WriteJob) -> Callable[[Any], bytes]:

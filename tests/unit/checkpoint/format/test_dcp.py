@@ -142,7 +142,7 @@ def test_a_damaged_manifest_is_not_passed_over(tmp_path: Path) -> None:
     (Path(one.path) / "manifest.json").write_bytes(b"{}")
     reader = CheckpointReader(one.path)
     with pytest.raises(CheckpointDamaged, check=has_code("not-of-headway")):
-        reader._known()
+        reader._stored_items()
 
 
 def test_bytes_are_those_of_the_tensor() -> None:
