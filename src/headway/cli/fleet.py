@@ -57,6 +57,28 @@ INGEST_HELP = """Write the ledgers of runs to a store, for `headway fleet`.
 Accepts finished and running runs, and files with records of other tools: Slurm, Kubernetes, Kueue,
 Ray and others. Ingesting a run again replaces its earlier rows.
 """
+METRICS_ADDRESS = "127.0.0.1:9464"
+# Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function;
+# the name of the action is in `args.action`.
+ASK = "headway.cli.fleet:question"
+ACTIONS = {
+    "ett": (ASK, "ETT%, idleness% and failure%"),
+    "tts": (ASK, "Time to Start"),
+    "ttr": (ASK, "Time to Recover"),
+    "failures": (ASK, "failures by category, and their cost"),
+    "checkpoints": (ASK, "time that checkpoints block the training"),
+    "compile": (ASK, "cost of compilation, and what caches saved"),
+    "nodes": (ASK, "hosts, their runs, and failures that started there"),
+    "top": (ASK, "largest losses of accelerator-hours"),
+    "regressions": (
+        "headway.cli.fleet_analysis:regressions",
+        "regressions, their time, and what changed",
+    ),
+    "alerts": ("headway.cli.fleet_analysis:alerts", "evaluate rules and send notifications"),
+    "simulate": ("headway.cli.simulate:fleet", "generate a store of simulated jobs"),
+    "metrics": ("headway.cli.fleet:metrics", "serve metrics for Prometheus to scrape"),
+    "compact": ("headway.cli.fleet:compact", "merge small files"),
+}
 
 
 def prepare_question(parser: argparse.ArgumentParser) -> None:
@@ -103,9 +125,6 @@ def run_question(args: argparse.Namespace) -> int:
         answer.rows.column_names, answer.rows.to_pylist(), as_json=args.json, as_csv=args.csv
     )
     return 0
-
-
-METRICS_ADDRESS = "127.0.0.1:9464"
 
 
 def prepare_metrics(parser: argparse.ArgumentParser) -> None:
@@ -315,29 +334,6 @@ def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> st
         store.write(tables, as_of=as_of(run.ledger))
     count = sum(map(len, tables.values()))
     return f"{path}: {len(tables['attempts'])} attempt(s), {count:,} rows to {store.url}"
-
-
-# Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function;
-# the name of the action is in `args.action`.
-ASK = "headway.cli.fleet:question"
-ACTIONS = {
-    "ett": (ASK, "ETT%, idleness% and failure%"),
-    "tts": (ASK, "Time to Start"),
-    "ttr": (ASK, "Time to Recover"),
-    "failures": (ASK, "failures by category, and their cost"),
-    "checkpoints": (ASK, "time that checkpoints block the training"),
-    "compile": (ASK, "cost of compilation, and what caches saved"),
-    "nodes": (ASK, "hosts, their runs, and failures that started there"),
-    "top": (ASK, "largest losses of accelerator-hours"),
-    "regressions": (
-        "headway.cli.fleet_analysis:regressions",
-        "regressions, their time, and what changed",
-    ),
-    "alerts": ("headway.cli.fleet_analysis:alerts", "evaluate rules and send notifications"),
-    "simulate": ("headway.cli.simulate:fleet", "generate a store of simulated jobs"),
-    "metrics": ("headway.cli.fleet:metrics", "serve metrics for Prometheus to scrape"),
-    "compact": ("headway.cli.fleet:compact", "merge small files"),
-}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SLICES = "team,model"
 MAX_PARTS = 3  # of a slice, in the output
+ALERT_COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "by", "text")
 
 
 def prepare_regressions(parser: argparse.ArgumentParser) -> None:
@@ -163,9 +164,6 @@ def _regressions_to_dict(result: ScanResult, findings: list[Finding]) -> dict[st
         "lemons": [asdict(one) for one in result.lemons],
         "running": [asdict(one) | {"words": one.words} for one in result.alarms],
     }
-
-
-ALERT_COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "by", "text")
 
 
 def prepare_alerts(parser: argparse.ArgumentParser) -> None:

@@ -66,6 +66,15 @@ DESTINATIONS_OF_OPTION = {
     "nudge_max": ("slurm", "kubernetes"),
     "nudge_full": ("slurm", "kubernetes"),
 }
+DEFAULT_POLICY = "least-cost:phase=on"
+# Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function.
+ACTIONS = {
+    "slurm": ("headway.cli.schedule:slurm", "evict Slurm jobs for pending jobs, cheapest first"),
+    "publish-cost": (
+        "headway.cli.schedule:publish_cost",
+        "publish eviction costs to Slurm, Kubernetes, Ray or a file",
+    ),
+}
 
 
 def prepare_publish_cost(parser: argparse.ArgumentParser) -> None:
@@ -234,9 +243,6 @@ def cost_metrics(costs: Sequence[RunCost]) -> str:
     return "".join(format_families((Family(*cost) for cost in metric_families(prices)), {}))
 
 
-DEFAULT_POLICY = "least-cost:phase=on"
-
-
 def prepare_slurm(parser: argparse.ArgumentParser) -> None:
     parser.description = SLURM_HELP
     add = parser.add_argument
@@ -332,16 +338,6 @@ def _wait(stop: threading.Event, seconds: float) -> bool:
 
 def _log(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}", flush=True)
-
-
-# Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function.
-ACTIONS = {
-    "slurm": ("headway.cli.schedule:slurm", "evict Slurm jobs for pending jobs, cheapest first"),
-    "publish-cost": (
-        "headway.cli.schedule:publish_cost",
-        "publish eviction costs to Slurm, Kubernetes, Ray or a file",
-    ),
-}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,7 @@ examples:
 
 
 DEFAULT_POLICIES = "newest,newest-2h,largest,least-lost,least-cost"
+ACTIONS = {"cluster": "compare eviction policies on a trace"}
 
 
 def prepare_cluster(parser: argparse.ArgumentParser) -> None:
@@ -251,9 +252,6 @@ def run_fleet(args: argparse.Namespace) -> int:
         f"{redact.text(store.url)}; the planted causes are in {TRUTH_FILE} there"
     )
     return 0
-
-
-ACTIONS = {"cluster": "compare eviction policies on a trace"}
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

@@ -40,6 +40,8 @@ from headway.storage.codecs import UnreadableData, crc32_of
 
 # Bytes before the name of an entry; the lengths of name and extra are its last.
 ZIP_HEADER_SIZE = 30
+READ_SIZE = 64 << 20  # bytes per read
+MADV_PAGEOUT = 21  # argument of madvise
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,6 @@ def first_damaged_entry(path: str) -> str:
                 except zipfile.BadZipFile:
                     return entry.filename
     return ""
-
-
-READ_SIZE = 64 << 20  # bytes per read
-MADV_PAGEOUT = 21  # argument of madvise
 
 
 class TensorSource(Protocol):

@@ -25,6 +25,10 @@ from headway.publish.recipe import Limits
 
 # Reasons that may disappear in another try: lack of resources, or measurements on a busy machine.
 TRANSIENT_CODES = ("target-not-examined", "target-too-slow", "target-has-slowed")
+TIMED_S, MAX_TIMED_CALLS = 1.0, 50  # limits of the time and number of timed calls
+CHECK_LIMIT_S = 1800.0  # for the whole check
+# Signals from outside: the OOM killer, a scheduler, a user.
+EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
 
 
 def target_reasons(name: str, answer: CheckResult, tolerance: float) -> Iterator[Reason]:
@@ -79,12 +83,6 @@ def latency_reasons(
                 f"snapshot, more than the limit of {limits.latency_growth:g} x",
                 code="target-has-slowed",
             )
-
-
-TIMED_S, MAX_TIMED_CALLS = 1.0, 50  # limits of the time and number of timed calls
-CHECK_LIMIT_S = 1800.0  # for the whole check
-# Signals from outside: the OOM killer, a scheduler, a user.
-EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
 
 
 @dataclass(frozen=True)

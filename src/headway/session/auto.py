@@ -31,6 +31,10 @@ from headway.storage.atomic_write import write_atomically
 
 RECIPE_FILE = "publish.toml"
 NO_RECIPE = f"there is no {RECIPE_FILE}"
+MAX_RESTARTS = 20  # the policy stops earlier if another attempt would fail too
+NOT_RECORDED_YET = "nothing was recorded yet"
+
+Log = Callable[[str], object]
 
 
 def find_recipe(command: Sequence[str], folder: Path) -> tuple[Path | None, str]:
@@ -69,12 +73,6 @@ def recipe_digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:
         return ""
-
-
-MAX_RESTARTS = 20  # the policy stops earlier if another attempt would fail too
-
-
-NOT_RECORDED_YET = "nothing was recorded yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +251,6 @@ class StaticBooster:
 
     def __init__(self, env: Mapping[str, str], *, acts: bool = True) -> None:
         self.env, self.is_active = env, acts and bool(env)
-
-
-Log = Callable[[str], object]
 
 
 def runs_folder(output: str | None) -> Path:

@@ -19,6 +19,13 @@ from headway.storage.atomic_write import write_atomically
 SCHEMA = 1
 MAX_KINDS = 8  # the baselines of the newest kinds of run are kept
 MAX_REASON_CHARS = 300
+MIN_HANG_LIMIT_S = 30.0
+HANG_LIMIT_FACTOR = 3.0  # times the longest time without a step in a successful run
+PROFILES_FOLDER = ".auto"
+ARCHIVES_FOLDER = "compile"  # compile archives of all jobs
+DAMAGED_SUFFIX = ".torn"  # suffix of damaged files that were renamed
+
+Log = Callable[[str], object]
 
 
 class UnreadableProfile(ValueError):
@@ -135,20 +142,9 @@ def _parse_seconds(value: Any) -> float | None:
     return float(value) if valid else None
 
 
-MIN_HANG_LIMIT_S = 30.0
-HANG_LIMIT_FACTOR = 3.0  # times the longest time without a step in a successful run
-
-
 def hang_limit(silence_s: float | None) -> float | None:
     """Hang limit in seconds, from the longest time without a step in a successful run."""
     return None if silence_s is None else max(MIN_HANG_LIMIT_S, HANG_LIMIT_FACTOR * silence_s)
-
-
-PROFILES_FOLDER = ".auto"
-ARCHIVES_FOLDER = "compile"  # compile archives of all jobs
-DAMAGED_SUFFIX = ".torn"  # suffix of damaged files that were renamed
-
-Log = Callable[[str], object]
 
 
 class ProfileStore:

@@ -27,6 +27,7 @@ BUILT_IN_TARGETS = {
     "aoti": "headway.publish.targets.aoti:Aoti",
     "onnx": "headway.publish.targets.onnx:Onnx",
 }
+WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
 
 
 def check_target_options(name: str, options: Mapping[str, Any]) -> None:
@@ -60,9 +61,6 @@ def target_class(name: str) -> str:
             known=sorted(targets),
         )
     return targets[name]
-
-
-WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
 
 
 class Packages(Protocol):
