@@ -270,7 +270,7 @@ def test_a_stage_shows_what_it_needs_and_what_needs_it(browser: Chromium, tmp_pa
     neighbours = ["compile_ahead", "process_group_init", "train_module_creation", "vocabulary"]
     said = tooltip(browser, x, y)
     assert said.startswith("train_module_creation\n1.0 s, from 1.5 s to 2.5 s")
-    assert "needs process_group_init, vocabulary" in said
+    assert "depends on process_group_init, vocabulary" in said
     assert browser.js(near) == neighbours
     assert browser.js("document.querySelectorAll('path.on').length") == 3
     tooltip(browser, 1, 1)

@@ -368,7 +368,7 @@ def test_compile_ahead() -> None:
         (graph,) = ledger(name).stages
         assert {row.name for row in graph.rows} == {"preproc_creation", "ahead"}
         shown, drawn = rendered(name)["report.txt"], page(ledger(name))
-        assert shown.count("compiled again") == times
+        assert shown.count("first real batch recompiled") == times
         assert ("was 16 on the fast batch and is 24" in shown) == (times == 1)
         assert ("was 16 on the fast batch and is 24" in drawn) == (times == 1)
         assert "Start-up stages (2)" in shown and 'id="stages"' in drawn

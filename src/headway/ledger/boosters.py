@@ -111,7 +111,7 @@ def _compile_cache(evidence: _RunEvidence) -> Effect:
     hits = [load for load in evidence.ledger.archives if load.level != "miss"]
     if not hits:
         saved = evidence.ledger.archives_saved
-        return False, "an archive was made for the next run" if saved else "", None, None
+        return False, "saved a compile archive for the next run" if saved else "", None, None
     first = [load for load in hits if load.attempt == hits[0].attempt]
     what = f"{sum(load.files for load in first)} files of compiled code"
     return True, what, max(load.compile for load in first), evidence.known.get("compile_s")
@@ -175,14 +175,14 @@ def _warm(evidence: _RunEvidence) -> Effect:
 
 def _hang_watch(evidence: _RunEvidence) -> Effect:
     hangs = evidence.launcher("hang")
-    return bool(hangs), f"{len(hangs)} hang(s) noticed" if hangs else "", None, None
+    return bool(hangs), f"{len(hangs)} hang(s) detected" if hangs else "", None, None
 
 
 def _publish(evidence: _RunEvidence) -> Effect:
     publish = evidence.ledger.published_by
     if publish is None:
         return False, "", None, None
-    what = f"failed: {publish.error}" if publish.error else "handed to a job of its own"
+    what = f"failed: {publish.error}" if publish.error else "published in a separate job"
     return not publish.error, what, 0, publish.took
 
 

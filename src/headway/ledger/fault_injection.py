@@ -11,7 +11,7 @@ from headway.ledger.model import Failure, Fault
 from headway.ledger.record import AttemptRecord
 
 NON_FATAL = ("data", "corrupt")
-NEVER_FIRED = "its moment did not come"
+NEVER_FIRED = "its trigger was never reached"
 
 _FaultEvent = tuple[
     int, int, str, dict[str, Any]
@@ -21,7 +21,7 @@ _FaultEvent = tuple[
 def find_faults(
     attempts: Sequence[AttemptRecord], failures: Sequence[Failure], alignment: ClockAlignment
 ) -> tuple[Fault, ...]:
-    """Every fault that was injected, in the order of time; then those whose moment never came."""
+    """Return all injected faults in order of time, then the planned ones that never fired."""
     events: list[_FaultEvent] = []
     for journal in _journals(attempts):
         for event in journal.named("fault"):
@@ -41,7 +41,7 @@ def find_faults(
 def _never_fired(
     attempts: Sequence[AttemptRecord], events: Sequence[_FaultEvent], alignment: ClockAlignment
 ) -> Iterator[_FaultEvent]:
-    """Lines of the plan that have hit nothing, once the run is over."""
+    """Yield the faults of the plan that never fired, once the run is over."""
     if not attempts or attempts[-1].outcome == "running":
         return
     fired = [event.get("fault") for _, _, _, event in events]
@@ -52,7 +52,7 @@ def _never_fired(
         lines = event.get("faults")
         for number, line in enumerate(lines if isinstance(lines, list) else [], 1):
             if number not in fired and isinstance(line, dict):
-                fields = {**line, "who": "nobody", "missed": NEVER_FIRED}
+                fields = {**line, "who": "none", "missed": NEVER_FIRED}
                 yield (
                     alignment.to_run_time(journal, event["t"]),
                     len(attempts) - 1,
@@ -62,7 +62,7 @@ def _never_fired(
 
 
 def _journals(attempts: Sequence[AttemptRecord]) -> Iterator[Journal]:
-    """Each one once; launchers, agents and helpers are shared by the attempts of a launch."""
+    """Yield each journal once; attempts of a launch share launchers, agents and helpers."""
     names: set[str] = set()
     for attempt in attempts:
         ranks = [rank.journal for rank in attempt.ranks]
@@ -73,7 +73,7 @@ def _journals(attempts: Sequence[AttemptRecord]) -> Iterator[Journal]:
 
 
 def _merge_ranks(events: Sequence[_FaultEvent]) -> list[_FaultEvent]:
-    """What several ranks did to themselves by one line of the plan is one fault."""
+    """Merge the faults that several ranks injected by one line of the plan."""
     out: dict[tuple[Any, ...], _FaultEvent] = {}
     for place, (at, index, name, event) in enumerate(events):
         identity = event.get("fault"), event.get("key", place), event.get("kind")
@@ -87,7 +87,7 @@ def _merge_ranks(events: Sequence[_FaultEvent]) -> list[_FaultEvent]:
 
 
 def _joined(*events: dict[str, Any]) -> str:
-    """`rank 0, 1` from `rank 0` and `rank 1`."""
+    """Return `rank 0, 1` for `rank 0` and `rank 1`."""
     words = [str(event.get("who")).removeprefix("rank ") for event in events]
     ranks = sorted({word for text in words for word in text.split(", ")}, key=_in_order)
     return f"rank {', '.join(ranks)}"
@@ -98,14 +98,17 @@ def _in_order(word: str) -> tuple[int, str]:
 
 
 def _attempt(attempts: Sequence[AttemptRecord], launch: str, at: int) -> int:
-    """The attempt of that launch which was going on."""
+    """Return the index of the attempt of a launch that was active at an instant."""
     own = [index for index, attempt in enumerate(attempts) if attempt.launch.name == launch]
     started = [index for index in own if attempts[index].begin <= at]
     return started[-1] if started else own[0]
 
 
 def _caused_failure(events: Sequence[_FaultEvent], failures: Sequence[Failure]) -> dict[int, int]:
-    """Of each failure the last fault before it in its attempt, with those of the same plan line."""
+    """Map faults to the failure that they caused.
+
+    This is the last fault before the failure in its attempt, and those of the same plan line.
+    """
     failure_of: dict[int, int] = {}
     for number, failure in enumerate(failures):
         before = [
@@ -126,7 +129,7 @@ def _caused_failure(events: Sequence[_FaultEvent], failures: Sequence[Failure]) 
 
 
 def _is_non_fatal(event: dict[str, Any]) -> bool:
-    """It holds a job up, and seldom ends it."""
+    """Whether a fault delays a job and seldom ends it."""
     return event.get("kind") in NON_FATAL or event.get("mode") == "slow" or "missed" in event
 
 

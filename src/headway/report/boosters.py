@@ -1,4 +1,4 @@
-"""What the boosters of `--auto` did and gained, in words."""
+"""Texts on the boosters of `--auto`: what they did, and what they gained."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from headway.format import duration, one_line
 from headway.ledger.model import BoosterResult, Ledger
 
-NOT_MEASURED = "what it brought is not known yet"
-MAX_REASON_LENGTH = 200  # of a reason
+NOT_MEASURED = "the gain is not known yet"
+MAX_REASON_LENGTH = 200
 
 
 def booster_facts(ledger: Ledger) -> list[tuple[str, str]]:
-    """Name and value of each booster: those that acted first, then the idle, then those off."""
+    """Return name and text of each booster: first those that acted, then idle ones, then off."""
     if ledger.auto is None:
         return []
     order = {"acted": 0, "on": 1, "off": 2}
@@ -21,7 +21,7 @@ def booster_facts(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def describe_booster(booster: BoosterResult) -> str:
-    """What it did, and what that was worth."""
+    """Describe what a booster did, and its gain."""
     if booster.state == "off":
         return f"off: {one_line(booster.why, MAX_REASON_LENGTH)}"
     if booster.state == "on":
@@ -41,7 +41,7 @@ def _gain(booster: BoosterResult) -> str:
 
 
 def booster_lines(ledger: Ledger) -> Iterator[str]:
-    """For the end of a run: one line for each that acted, one for all others."""
+    """Yield lines for the summary: one for each booster that acted or is off, one for idle ones."""
     if ledger.auto is None:
         return
     acted = [booster for booster in ledger.auto.boosters if booster.state == "acted"]
@@ -56,7 +56,7 @@ def booster_lines(ledger: Ledger) -> Iterator[str]:
         if booster.state == "on" and not booster.what
     ]
     if idle:
-        yield f"Auto:  on, with nothing to do: {', '.join(idle)}"
+        yield f"Auto:  on, nothing to do: {', '.join(idle)}"
     for booster in ledger.auto.boosters:
         if booster.state == "off":
             yield f"Auto:  {booster.name:<14}{describe_booster(booster)}"

@@ -1,4 +1,4 @@
-"""Saves in words: what they cost, how often to save, which ones failed, and asynchronous saves."""
+"""Texts on saves: cost, intervals, failed saves and asynchronous saves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACES = {"memory": "in memory", "disk": "to disk"}
 
 
 def checkpoint_facts(ledger: Ledger) -> list[tuple[str, str]]:
-    """Name and value of each: the saves of a level, its interval, and the better one."""
+    """Return label and value of each fact: saves of a level, its interval, the recommended one."""
     facts = []
     for level, name in PLACES.items():
         good = [
@@ -20,14 +20,14 @@ def checkpoint_facts(ledger: Ledger) -> list[tuple[str, str]]:
         ]
         intervals = [interval for interval in ledger.save_intervals if interval.level == level]
         if good or intervals:
-            facts.append((name, _saves(good) if good else "no save was made"))
+            facts.append((name, _saves(good) if good else "no save"))
         for interval in intervals:
             facts += _interval_facts(interval)
     return facts
 
 
 def failed_saves(ledger: Ledger) -> list[str]:
-    """Each save that failed, and why; the first ones first."""
+    """Return each failed save with its reason, in order of time."""
     return [
         f"step {s.step:,} {PLACES[s.level]}, attempt {s.attempt}: {one_line(s.error, 300)}"
         for s in ledger.outcomes
@@ -36,7 +36,7 @@ def failed_saves(ledger: Ledger) -> list[str]:
 
 
 def describe_resume(step: int | None, by: str | None) -> str:
-    """Where an attempt went on."""
+    """Describe the step, and the level of the checkpoint, from which an attempt resumed."""
     if step is None:
         return "-"
     return f"step {step:,}" + (f", {by}" if by else "")
@@ -46,8 +46,8 @@ def _saves(good: list[CheckpointOutcome]) -> str:
     blocked = sum(s.blocked for s in good) // len(good)
     slowdown = sum(s.step_slowdown for s in good) // len(good)
     text = f"{count(len(good), 'save')}; each blocks {duration(blocked)}"
-    text += f" and makes steps {duration(slowdown)} longer" if slowdown else ""
-    text += f"; safe after {duration(max(outcome.durable for outcome in good))} at most"
+    text += f" and slows steps by {duration(slowdown)}" if slowdown else ""
+    text += f"; durable after at most {duration(max(outcome.durable for outcome in good))}"
     size = max(outcome.size for outcome in good)
     return f"{text}, {size / 1e6:,.0f} MB" if size else text
 
@@ -58,7 +58,7 @@ def _interval_facts(interval: SaveInterval) -> list[tuple[str, str]]:
         return [("  interval", now)]
     better = f"every {duration(interval.recommended)}{_describe_loss(interval.recommended_percent)}"
     if (interval.recommended_percent or 0.0) > (interval.wasted_percent or 0.0):
-        better += "; with a shorter one saves wait for each other"
+        better += "; with a shorter interval, saves wait for each other"
     facts = [("  interval", now), ("  recommended", better)]
     if interval.failures_per_hour is not None:
         rate = f"{interval.failures_per_hour:.2g} per hour"
@@ -72,26 +72,26 @@ def _describe_loss(share: float | None) -> str:
     if share is None:
         return ""
     if share >= 100:
-        return ": all of the loop is lost"
-    return f": {percent(share)} of the loop is lost, {duration(round(share / 100 * DAY))} a day"
+        return ": all of the loop time lost"
+    return f": {percent(share)} of the loop time lost, {duration(round(share / 100 * DAY))} per day"
 
 
 def merged_saves(ledger: Ledger) -> list[Save]:
-    """Saves in time order; ranks that saved the same step in one attempt are one save."""
+    """Return saves in order of time; files of the same step in one attempt are one save."""
     return merge_files(ledger.checkpoints)
 
 
-SHOWN_REASONS = 3  # reasons
+SHOWN_REASONS = 3
 
 
 def async_save_facts(ledger: Ledger) -> list[tuple[str, str]]:
-    """Name and value of each fact."""
+    """Return label and value of each fact."""
     saves = ledger.async_save
     if saves is None:
         return []
     text = f"{count(saves.saves, 'save')}, {duration(saves.blocked)} blocked, "
-    text += f"{duration(saves.write)} written behind"
-    text += f", {duration(saves.wait)} waited for" if saves.wait else ""
+    text += f"{duration(saves.write)} written in the background"
+    text += f", {duration(saves.wait)} waited" if saves.wait else ""
     text += f", {saves.failed} failed" if saves.failed else ""
     facts = [("asynchronous", text)]
     if saves.sync_fallbacks:
@@ -101,10 +101,6 @@ def async_save_facts(ledger: Ledger) -> list[tuple[str, str]]:
         )
         more = len(most) - SHOWN_REASONS
         reasons += f"; and {count(more, 'more reason')}" if more > 0 else ""
-        facts.append(
-            (
-                "plain all the same",
-                f"{count(sum(saves.sync_fallbacks.values()), 'save')}: {reasons}",
-            )
-        )
+        fallbacks = count(sum(saves.sync_fallbacks.values()), "save")
+        facts.append(("fallbacks", f"{fallbacks} fell back to synchronous: {reasons}"))
     return facts

@@ -1,4 +1,4 @@
-"""Two ledgers compared, and gates that fail when the second is too much worse."""
+"""Compares two ledgers; gates fail if the second one is worse by more than a threshold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMES: Final = (*_SHARES, "wall", "tts", "ttr", *_COUNTS, *_GROUPS, *BUCKETS)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One measure of both runs; None where a run has no such time."""
+    """One measure of two runs; None if a run has no such time."""
 
     name: str
     unit: Unit
@@ -36,14 +36,14 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """After minus before; a run that never got there took forever."""
+        """After minus before; None counts as infinity."""
         if self.before == self.after:
             return 0.0
         return _or_infinity(self.after) - _or_infinity(self.before)
 
     @property
     def growth(self) -> float:
-        """The difference in percent of before; from nothing to something is without bound."""
+        """The difference in percent of before; infinite if before is zero."""
         if not self.difference:
             return 0.0
         if not self.before or math.isinf(self.difference):
@@ -53,18 +53,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A change that is not accepted, such as `tts>+10%`."""
+    """A condition on a change that fails a comparison, such as `tts>+10%`."""
 
     text: str
     name: str
     above: bool
     threshold: float
-    suffix: str  # "%" relative, "s" seconds, "" in the measure's own unit
+    suffix: str  # "%": relative, "s": seconds, "": the unit of the measure
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A gate, the change it looked at, and whether it was broken."""
+    """A gate, the change that it checked, and whether it failed."""
 
     gate: Gate
     change: float
@@ -73,7 +73,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Every measure of two runs, and what the gates say of it."""
+    """All measures of two runs, and the verdicts of the gates."""
 
     before: str
     after: str
@@ -82,11 +82,11 @@ class Comparison:
 
     @property
     def failed(self) -> bool:
-        """Whether any gate was broken."""
+        """Whether any gate failed."""
         return any(verdict.failed for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """For `headway compare --json`."""
+        """Return the data of `headway compare --json`."""
         return {
             "schema": 1,
             "before": self.before,
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def compare(before: Ledger, after: Ledger, gates: Sequence[Gate] = ()) -> Comparison:
-    """Every measure of both runs; the gates are judged on what `after` changed."""
+    """Compare all measures of two runs, and check the gates on the changes."""
     first, second = measures(before), measures(after)
     changes = tuple(Change(n, unit, first[n][1], second[n][1]) for n, (unit, _) in first.items())
     by_name = {change.name: change for change in changes}
@@ -120,11 +120,11 @@ def compare(before: Ledger, after: Ledger, gates: Sequence[Gate] = ()) -> Compar
 
 
 def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
-    """Everything that can be compared, by the name a gate uses for it.
+    """Return all measures by the name that gates use.
 
     Buckets are in seconds here; a gate without a unit takes them in percent of the wall time.
-    A run without interruption has a time to recover of 0, and one that did not come to train again
-    after one has none.
+    The time to recover is 0 for a run without interruptions, and None for a run that did not train
+    again after its last interruption.
     """
     started = ledger.time_to_start
     values: dict[str, tuple[Unit, float | None]] = {
@@ -149,7 +149,7 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
 
 
 def _recovery(ledger: Ledger) -> float | None:
-    """Seconds, on average; None where nothing was trained after the last interruption."""
+    """Return the mean in seconds; None if the run did not train after the last interruption."""
     times, attempts = ledger.time_to_recover, ledger.attempts
     ends = [i for i, attempt in enumerate(attempts) if attempt.outcome in ("failed", "preempted")]
     if ends and not ledger.running and all(a.last_step is None for a in attempts[ends[-1] + 1 :]):
@@ -158,11 +158,11 @@ def _recovery(ledger: Ledger) -> float | None:
 
 
 def parse_gate(text: str) -> Gate:
-    """`NAME<CHANGE` or `NAME>CHANGE`; a wrong one is one sentence."""
+    """Parse `NAME<CHANGE` or `NAME>CHANGE`."""
     match = _GATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            f"the gate {text!r} is not understood; write a measure, < or >, and a change, "
+            f"the gate {text!r} is invalid; write a measure, < or >, and a change, "
             f"such as {EXAMPLES}",
             code="gate-malformed",
         )
@@ -171,14 +171,14 @@ def parse_gate(text: str) -> Gate:
         near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "use ett, tts, ttr, failures or a bucket"
         raise UsageError(
-            f"the gate {text!r} names {name!r}, which is no measure; {hint}",
+            f"the gate {text!r} has the unknown measure {name!r}; {hint}",
             code="gate-measure-unknown",
             nearest=near[0] if near else None,
         )
     if suffix == "s" and name in (*_SHARES, *_COUNTS):
         kind = "share" if name in _SHARES else "count"
         raise UsageError(
-            f"the gate {text!r} gives {name} in seconds, but it is a {kind}; drop the s",
+            f"the gate {text!r} gives {name} in seconds, but it is a {kind}; remove the s",
             code="gate-unit-mismatch",
         )
     return Gate(text.strip(), name, sign == ">", float(number), suffix or "")

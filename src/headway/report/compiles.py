@@ -1,4 +1,4 @@
-"""Compiles in words: recompiles by cause, cache hits, and what was compiled ahead in vain."""
+"""Texts on compiles: recompiles by cause, cache hits, and misses of compiles ahead of time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headway.ledger.model import COMPILE_PARTS, Compile, Ledger
 
 PART_MEANING: Final = {
     "import": "importing the compiler",
-    "cache_load": "loading what was compiled before",
-    "dynamo": "reading the Python code",
-    "aot_autograd": "making the backward graph",
-    "inductor": "making kernels from the graphs",
-    "triton": "compiling the kernels",
-    "cpp": "compiling kernels for the CPU",
-    "autotune": "trying configs of kernels",
-    "other": "not told by torch",
+    "cache_load": "loading cached code",
+    "dynamo": "tracing the Python code",
+    "aot_autograd": "building the backward graph",
+    "inductor": "generating kernels from the graphs",
+    "triton": "compiling the Triton kernels",
+    "cpp": "compiling the C++ kernels",
+    "autotune": "trying kernel configs",
+    "other": "not reported by torch",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RecompileGroup:
-    """The recompiles of one place for one reason, over all ranks and attempts."""
+    """The recompiles of one code location for one reason, over all ranks and attempts."""
 
     where: str
     reason: str
@@ -37,7 +37,7 @@ class RecompileGroup:
 
 
 def group_recompiles(ledger: Ledger) -> list[RecompileGroup]:
-    """Recompiles by place and reason, the costliest first."""
+    """Group recompiles by code location and reason, the slowest first."""
     by_cause: dict[tuple[str, str], list[Compile]] = {}
     for c in ledger.compiles:
         if c.recompile:
@@ -50,27 +50,27 @@ def group_recompiles(ledger: Ledger) -> list[RecompileGroup]:
 
 
 def compile_split(ledger: Ledger) -> list[tuple[str, int]]:
-    """What the time of the pt2_compile leaves went to."""
+    """Return the parts of the time in the pt2_compile buckets."""
     parts = ledger.compile_parts
     return [(name, parts[name]) for name in COMPILE_PARTS if parts.get(name)]
 
 
 def describe_torch_caches(ledger: Ledger) -> list[str]:
-    """What torch's caches had, over all ranks, and the rank that found least."""
+    """Describe hits in torch's caches over all ranks, and the rank with the most misses."""
     texts = []
-    for name, title in (("aot", "AOTAutograd"), ("fx", "graphs")):
+    for name, title in (("aot", "AOTAutograd"), ("fx", "FX graphs")):
         counts = [(rank.rank, *getattr(rank, name)) for rank in ledger.rank_compiles]
         hits, misses = sum(c[1] for c in counts), sum(c[2] for c in counts)
         if hits or misses:
             worst = max(counts, key=lambda c: (c[2], -c[0]))
             uneven = misses and worst[2] * len(counts) > misses
             most = f", rank {worst[0]} missed {worst[2]:,}" if uneven else ""
-            texts.append(f"{title}: {hits:,} of {hits + misses:,} found{most}")
+            texts.append(f"{title}: {hits:,} of {hits + misses:,} hits{most}")
     return texts
 
 
 def cache_bypasses(ledger: Ledger) -> list[tuple[str, int]]:
-    """Why a cache was not asked, and how often."""
+    """Return why caches were bypassed, and how often."""
     times_by_reason: dict[str, int] = {}
     for rank in ledger.rank_compiles:
         for reason, times in rank.bypassed.items():
@@ -79,7 +79,7 @@ def cache_bypasses(ledger: Ledger) -> list[tuple[str, int]]:
 
 
 def limit_hits_by_place(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
-    """Place, limit and ranks, where torch no longer compiles."""
+    """Return location, limit and ranks of code that torch no longer compiles."""
     ranks_by_place: dict[tuple[str, str], set[int]] = {}
     for hit in ledger.recompile_limit_hits:
         ranks_by_place.setdefault((hit.where, hit.limit), set()).add(hit.rank)
@@ -87,7 +87,7 @@ def limit_hits_by_place(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
 
 
 def describe_cache_loads(ledger: Ledger) -> list[str]:
-    """What the shared compile cache had, in words; nothing of a job that compiles nothing."""
+    """Describe hits in the shared compile cache; empty for a job without compiles."""
     texts = []
     for load in ledger.archives:
         if load.level == "miss" and not (load.compile or ledger.compiles or ledger.archives_saved):
@@ -96,21 +96,21 @@ def describe_cache_loads(ledger: Ledger) -> list[str]:
         if load.level == "miss":
             saved = "; saved for the next job" if ledger.archives_saved else ""
             texts.append(
-                f"nothing for this job{reason}, compiled in {duration(load.compile)}{saved}"
+                f"no entry for this job{reason}, compiled in {duration(load.compile)}{saved}"
             )
             continue
-        took = f"{load.level}{reason}, {load.files:,} files in {duration(load.load)}"
+        took = f"{load.level}{reason}, {load.files:,} files loaded in {duration(load.load)}"
         cold = f" instead of {duration(load.compile_cold)}" if load.compile_cold else ""
         texts.append(f"{took}: compiled in {duration(load.compile)}{cold}")
     return texts
 
 
-KINDS_OF_VALUES = ("size", "zero_one", "parameter")  # the values say what has changed
+KINDS_OF_VALUES = ("size", "zero_one", "parameter")  # for these kinds, the values show the change
 
 
 @dataclass(frozen=True, slots=True)
 class PrecompileMiss:
-    """One place that was compiled again for one thing that differs."""
+    """One code location that was compiled ahead of time and again, and the difference."""
 
     text: str
     where: str
@@ -118,7 +118,7 @@ class PrecompileMiss:
 
 
 def precompile_misses(ledger: Ledger) -> list[PrecompileMiss]:
-    """By attempt, the costliest first; none where the real batches hit."""
+    """Return misses of compiles ahead of time, by attempt, the slowest first."""
     by_attempt: dict[int, list[Compile]] = {}
     for c in ledger.compiles:
         if c.missed_precompile:
@@ -131,7 +131,7 @@ def precompile_misses(ledger: Ledger) -> list[PrecompileMiss]:
 
 
 def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
-    """Of recompiles, as `headway recompiles` finds them."""
+    """Return the causes of recompiles, as `headway recompiles` finds them."""
     recompiles = [
         Recompile(
             rank=c.rank,
@@ -153,7 +153,7 @@ def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
 
 
 def _miss(cause: Cause, attempt: str) -> PrecompileMiss:
-    took = f"{attempt}the first real batch compiled again, {duration(cause.ns)}"
+    took = f"{attempt}the first real batch recompiled, {duration(cause.ns)}"
     ranks = f" on {count(len(cause.ranks), 'rank')}" if len(cause.ranks) > 1 else ""
     return PrecompileMiss(
         f"{took}{ranks}: {'; '.join(_differences(cause))}", cause.where, _cure(cause)
@@ -161,7 +161,7 @@ def _miss(cause: Cause, attempt: str) -> PrecompileMiss:
 
 
 def _differences(cause: Cause) -> Iterator[str]:
-    """What it was on the fast batch, and what it is."""
+    """Yield what differs between the fast batch and the real one."""
     what = one_line(cause.source, 100)
     if cause.dim is not None:
         what += f".{'stride' if cause.kind == 'stride' else 'size'}()[{cause.dim}]"
@@ -174,9 +174,9 @@ def _differences(cause: Cause) -> Iterator[str]:
     elif now:
         yield f"{what} is {now}"
     elif cause.reason:
-        yield f"the guard: {one_line(cause.reason, 160)}"
+        yield f"guard: {one_line(cause.reason, 160)}"
 
 
 def _cure(cause: Cause) -> str:
-    """A mark counts on what is compiled first."""
+    """Return the fix, with the mark on the fast batch, which is compiled first."""
     return f"{cause.cure}; on the fast batch: {cause.code_line}" if cause.code_line else cause.cure

@@ -1,4 +1,4 @@
-"""Failures in words: cause, last save, lost steps, next command; preemptions; injected faults."""
+"""Texts on failures: cause, last save, lost steps, next command; preemptions; injected faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.ledger.resume import durable_saves
 
 @dataclass(frozen=True, slots=True)
 class UnsavedTraining:
-    """Training that no durable save holds; times in ns."""
+    """Training that is not in a durable save; times in ns."""
 
     saved: int | None  # the step of the last save that an attempt could resume from
     before_end: int  # how long before the end it was taken
@@ -32,20 +32,20 @@ class RunFailure:
     failure: Failure | None
     last_step: int | None  # of the last attempt
     unsaved: UnsavedTraining | None  # None: it never trained
-    command: str  # to go on with, once what is to be mended is mended
-    needs_fix: bool  # another attempt fails as well unless something is changed
+    command: str  # to continue, after any fix
+    needs_fix: bool  # another attempt fails too unless the cause is fixed
 
     @property
     def todo(self) -> str:
-        """What stands before the command."""
+        """Label of the command."""
         if self.needs_fix:
-            return "mend it, then"
+            return "fix the cause, then"
         resumes = self.unsaved is not None and self.unsaved.saved is not None
-        return "go on with" if resumes else "start again with"
+        return "resume with" if resumes else "restart with"
 
 
 def run_failure(ledger: Ledger) -> RunFailure | None:
-    """None of a run that goes on, or that ended in another way."""
+    """Return the failure that ended the run; None if it is running or ended in another way."""
     if ledger.running or not ledger.attempts or ledger.attempts[-1].outcome != "failed":
         return None
     last = ledger.attempts[-1]
@@ -58,7 +58,7 @@ def run_failure(ledger: Ledger) -> RunFailure | None:
 
 
 def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
-    """Of the last attempt that trained: those after it have added nothing."""
+    """Return the unsaved training of the last attempt that trained."""
     trained = [attempt for attempt in ledger.attempts if attempt.last_step is not None]
     if not trained:
         return None
@@ -81,7 +81,7 @@ def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
 
 
 def failure_facts(end: RunFailure) -> list[tuple[str, str]]:
-    """Name and value of each line."""
+    """Return label and value of each line on the failure."""
     facts = []
     if end.failure is not None:
         rank = "" if end.failure.root_rank is None else f", rank {end.failure.root_rank}"
@@ -97,17 +97,17 @@ def failure_facts(end: RunFailure) -> list[tuple[str, str]]:
 
 
 def _describe_saved(unsaved: UnsavedTraining) -> str:
-    saved = "nothing, so that another attempt begins at step 0"
+    saved = "nothing; another attempt starts at step 0"
     if unsaved.saved is not None:
         when = f", {duration(unsaved.before_end)} before the end" if unsaved.before_end else ""
         saved = f"step {unsaved.saved:,}{when}"
     if not unsaved.steps:
-        return f"{saved}; nothing is lost"
+        return f"{saved}; no training lost"
     return f"{saved}; lost: {count(unsaved.steps, 'step')}, {duration(unsaved.time)} of training"
 
 
 def _next_command(ledger: Ledger, failure: Failure | None) -> str:
-    """The same command; with restarts where they would have helped."""
+    """Return the same command, with --restarts if a restart may help."""
     flags: tuple[str, ...] = ()
     if ledger.auto is not None:
         flags = ("--auto",)
@@ -117,19 +117,19 @@ def _next_command(ledger: Ledger, failure: Failure | None) -> str:
 
 
 def _may_pass(ledger: Ledger, failure: Failure) -> bool:
-    """What failed for an unknown reason before its first step most likely does so again."""
+    """Whether a restart may help; unknown failures before the first step usually recur."""
     return is_restartable(failure) and (failure.category != "unknown" or ledger.steps > 0)
 
 
 def notice_of_attempt(ledger: Ledger, attempt: int) -> str:
-    """Of the notice that ended an attempt; nothing where none did."""
+    """Describe the preemption notice that ended an attempt; empty if there was none."""
     return next(
         (describe_notice(notice) for notice in ledger.notices if notice.attempt == attempt), ""
     )
 
 
 def describe_notice(notice: PreemptionNotice) -> str:
-    """What was made of it, and what was lost all the same."""
+    """Describe the response to a preemption notice, and the loss."""
     return f"{_describe_response(notice)}; {_describe_loss(notice)}"
 
 
@@ -137,21 +137,21 @@ def _describe_response(notice: PreemptionNotice) -> str:
     of = "" if notice.step is None else f" of step {notice.step:,}"
     if notice.response == "saved" and notice.saved_steps:
         time = _accelerator_time(notice, notice.saved_steps, notice.saved)
-        return f"a last save{of} has kept {time}"
+        return f"a last save{of} kept {time}"
     if notice.response == "saved":
-        return f"a last save{of} has kept nothing"
+        return f"a last save{of} kept no training"
     if notice.response == "late":
         return f"a last save{of} was not done in time"
     if notice.response == "skipped":
-        return "there was no time for a last save"
-    return "nobody saved at it"
+        return "the time was too short for a last save"
+    return "no save after the notice"
 
 
 def _describe_loss(notice: PreemptionNotice) -> str:
     if notice.lost is None or notice.lost_steps is None:
-        return "what is lost will show when it trains again"
+        return "the loss is known once the run trains again"
     if not notice.lost_steps:
-        return "nothing was lost"
+        return "no training lost"
     return f"lost: {_accelerator_time(notice, notice.lost_steps, notice.lost)}"
 
 
@@ -161,18 +161,18 @@ def _accelerator_time(notice: PreemptionNotice, steps: int, ns: int) -> str:
 
 
 def attempt_of(ledger: Ledger, index: int) -> Attempt | None:
-    """The attempt with that index."""
+    """Return the attempt with an index."""
     return next((a for a in ledger.attempts if a.index == index), None)
 
 
 def last_step_before(ledger: Ledger, failure: Failure) -> int | None:
-    """The last step of the attempt that a failure ended."""
+    """Return the last step of the attempt that a failure ended."""
     attempt = attempt_of(ledger, failure.attempt)
     return attempt.last_step if attempt else None
 
 
 def rolled_back_steps(ledger: Ledger) -> list[tuple[int, int]]:
-    """First and last step of each stretch that was trained and then rolled back."""
+    """Return first and last step of each range that was trained and then rolled back."""
     if ledger.rolled_back is not None:
         return list(ledger.rolled_back)
     trained = [a for a in ledger.attempts if a.last_step is not None]
@@ -185,17 +185,17 @@ def rolled_back_steps(ledger: Ledger) -> list[tuple[int, int]]:
 
 
 def outcome_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
-    """What was detected of a planned fault, and what was decided then."""
+    """Return what was detected of a planned fault, and the decision on it."""
     if fault.missed is not None:
-        return f"it hit nothing: {fault.missed}", ""
+        return f"no effect: {fault.missed}", ""
     if fault.failure is None or fault.detected is None or fault.detected_after is None:
-        return f"no failure: attempt {fault.attempt} went on", ""
+        return f"no failure: attempt {fault.attempt} continued", ""
     decision = ledger.failures[fault.failure].decision
     return f"{fault.detected} after {duration(fault.detected_after)}", decision or ""
 
 
 def count_failures(by_owner: Mapping[str, int]) -> str:
-    """`1 infra, 2 user failures`: the number of failures is that of `infra`."""
+    """Count failures by owner: `1 infra, 2 user failures`."""
     nonzero = {owner: number for owner, number in by_owner.items() if number}
     if not nonzero:
         return "no failure"

@@ -1,4 +1,4 @@
-"""A ledger as one HTML file: no network, no library, below 1 MB, opens from disk."""
+"""A ledger as one HTML file below 1 MB that opens from disk, without network or libraries."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LIMIT: Final = 1_000_000  # bytes of the whole page
 GENERATOR: Final = "headway"
 
 
-_MAX_ROWS: Final = 100  # of each table
-_MAX_DOTS: Final = 1000  # of the plot of saves
+_MAX_ROWS: Final = 100  # per table
+_MAX_DOTS: Final = 1000  # in the plot of saves
 _MAX_TEXT: Final = 2000  # characters of evidence, reason or note
 
 
@@ -51,7 +51,7 @@ class Slice:
 
     bucket: str
     place: int
-    color: str  # for where there is no style sheet
+    color: str  # for pages without the style sheet
     left: float
     width: float
     time: str
@@ -60,7 +60,7 @@ class Slice:
 
 
 def page(ledger: Ledger) -> str:
-    """The whole page. Journals are not trusted: every word of them is escaped."""
+    """Return the page. All text of journals is escaped, because journals are not trusted."""
     body = _context(ledger)
     room = LIMIT - len(_render(body, "").encode()) - 1000
     data, coarse = pack_tracks(ledger, room)
@@ -68,7 +68,7 @@ def page(ledger: Ledger) -> str:
 
 
 def fragment(ledger: Ledger) -> str:
-    """The headline, the bar and the largest buckets, for a notebook."""
+    """Return the headline, the bar and the largest buckets, for a notebook."""
     stack = _stack(ledger)
     return (
         template_environment()
@@ -102,9 +102,6 @@ def _render(context: Mapping[str, Any], data: str) -> str:
         )
     )
     return text.encode("utf-8", "replace").decode()
-
-
-# What the page says in words.
 
 
 def _context(ledger: Ledger) -> dict[str, Any]:
@@ -169,7 +166,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
 
 
 def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
-    """Name, value and remark of each number beside the ETT."""
+    """Yield label, value and remark of each figure next to the ETT."""
     start = ledger.time_to_start
     yield "Time to Start", "never" if start is None else duration(start), "to the first step"
     recoveries = ledger.time_to_recover
@@ -180,19 +177,19 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
     else:
         yield "Time to Recover", "-", "no interruption"
     owners = ledger.failures_by_owner
-    beside = ", ".join(f"{n:,} {owner}" for owner, n in owners.items() if n and owner != "infra")
-    remark = f"of infra; beside it {beside}" if beside else "of infra"
+    others = ", ".join(f"{n:,} {owner}" for owner, n in owners.items() if n and owner != "infra")
+    remark = f"infra; also {others}" if others else "infra"
     yield "Failures", f"{owners['infra']:,}", remark
     lost = sum(last - first + 1 for first, last in failures.rolled_back_steps(ledger))
     yield "Steps", f"{ledger.steps:,}", f"{lost:,} rolled back" if lost else "none rolled back"
     hosts = {host for rank in ledger.ranks for host in rank.hosts}
-    yield "Ranks", f"{len(ledger.ranks):,}", count(len(hosts), "host") if hosts else "one run"
+    yield "Ranks", f"{len(ledger.ranks):,}", count(len(hosts), "host") if hosts else "1 run"
     outcome = ledger.attempts[-1].outcome if ledger.attempts else "none"
     yield "Attempts", f"{len(ledger.attempts):,}", f"last: {outcome}"
 
 
 def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]]]:
-    """The legend, its groups laid out so that the columns are about equally long."""
+    """Return the legend in columns of about equal length."""
     groups = {name: (name, total, leaves) for name, total, leaves in overview.bucket_groups(ledger)}
     plan = (("train", "start"), ("waste", "failure", "stop", "unknown"), ("recover",))
     columns = [[groups[name] for name in names if name in groups] for names in plan]
@@ -200,7 +197,7 @@ def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]
 
 
 def _stack(ledger: Ledger) -> list[Slice]:
-    """All leaves side by side: effective first, the others in the order of the vocabulary."""
+    """Return all buckets side by side: effective time first, then in their fixed order."""
     order = (EFFECTIVE, *(bucket for bucket in BUCKETS if bucket != EFFECTIVE))
     slices, left = [], 0.0
     for bucket in order:
@@ -212,7 +209,7 @@ def _stack(ledger: Ledger) -> list[Slice]:
 
 
 def _waterfall(ledger: Ledger) -> list[Slice]:
-    """From 100 % down to the ETT: each loss begins where the one before it ended."""
+    """Return the losses from 100 % to the ETT; each starts where the previous one ends."""
     losses = [(ns, bucket) for bucket, ns in ledger.buckets.items() if bucket != EFFECTIVE and ns]
     losses.sort(key=lambda pair: (-pair[0], pair[1]))
     slices, left = [], 100.0
@@ -284,17 +281,17 @@ def _fault(ledger: Ledger, place: int) -> dict[str, Any]:
 
 
 def _lines(text: str) -> str:
-    """Evidence keeps its line breaks: it may be a traceback."""
+    """Shorten evidence but keep its line breaks, because it may be a traceback."""
     return "\n".join(one_line(line, 400) for line in text[:_MAX_TEXT].splitlines())
 
 
 def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
-    """Each save as a stem: when, and how long training stood still for it."""
+    """Return each save as a stem: when, and how long it blocked training."""
     saves = checkpoints.merged_saves(ledger)
     if not saves or not ledger.wall:
         return None
     top = max(max(s.blocked for s in saves), 1)
-    stretch = -(-len(saves) // _MAX_DOTS)  # of many saves side by side, the longest is drawn
+    stretch = -(-len(saves) // _MAX_DOTS)  # of that many adjacent saves, only the longest is drawn
     saves = [
         max(saves[at : at + stretch], key=lambda save: save.blocked)
         for at in range(0, len(saves), stretch)
@@ -311,7 +308,7 @@ def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
 
 
 def _compile_parts(ledger: Ledger) -> list[dict[str, Any]]:
-    """The pt2_compile leaves as a bar of their own, in shades of one colour."""
+    """Return the parts of the pt2_compile buckets as a bar, in shades of one color."""
     split = compiles.compile_split(ledger)
     total = sum(ns for _, ns in split)
     return [

@@ -1,4 +1,4 @@
-"""The start of a report: bucket groups, the largest loss with a hint, and ranks that differ."""
+"""The overview of a report: bucket groups, the largest loss with a hint, and ranks that differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.ledger.model import Ledger, RankLedger
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A cause of lost time: one stage, over the first start and every recovery."""
+    """A cause of lost time: one stage, summed over the first start and all recoveries."""
 
     stage: str
     ns: int
@@ -24,7 +24,7 @@ class Loss:
 
 
 def bucket_groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
-    """Every group that has time in it, with its leaves, in the order of the vocabulary."""
+    """Return each group with a time above zero, with its buckets, in their fixed order."""
     groups = []
     for name in GROUPS:
         buckets = [(x, ledger.buckets.get(x, 0)) for x in BUCKETS if group(x) == name]
@@ -35,7 +35,7 @@ def bucket_groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]
 
 
 def largest_loss(ledger: Ledger) -> Loss | None:
-    """The stage that costs most, its first start and its recoveries taken together."""
+    """Return the stage with the largest loss, summed over the first start and all recoveries."""
     by_stage: dict[str, list[str]] = {}
     for bucket in BUCKETS:
         if bucket != EFFECTIVE and ledger.buckets.get(bucket):
@@ -48,13 +48,13 @@ def largest_loss(ledger: Ledger) -> Loss | None:
 
 
 def ett_without(ledger: Ledger, ns: int) -> float:
-    """What ETT% would be if `ns` of lost time had not been spent, all else equal."""
+    """Return the ETT% without `ns` of lost time, all else equal."""
     rest = ledger.wall - ns
     return 100.0 * ledger.buckets.get(EFFECTIVE, 0) / rest if rest > 0 else 0.0
 
 
 def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
-    """The ranks with the most and the least effective time, where there are several."""
+    """Return the ranks with the most and the least effective time; None for a single rank."""
     if len(ledger.ranks) < 2:
         return None
     present = [rank for rank in ledger.ranks if not rank.absent]
@@ -64,7 +64,10 @@ def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
 
 
 def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
-    """Where a rank differs from the median rank by 0.5 % of the wall time or more: its leaf."""
+    """Return where a rank exceeds the median rank by more than 0.5 % of the wall time.
+
+    Each entry is the rank, the bucket and the excess in ns.
+    """
     floor = ledger.wall // 200
     losses = []
     for bucket in BUCKETS:
@@ -80,33 +83,33 @@ def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
 
 
 def _time_present(rank: RankLedger, bucket: str) -> int:
-    """Without attempts that the rank was not part of."""
+    """Return the time in a bucket, without attempts that the rank was not part of."""
     return rank.buckets.get(bucket, 0) - (rank.absent if bucket == UNKNOWN else 0)
 
 
-# By stage, start and recover alike; what depends on the run is in `_OF_RUN`.
+# By stage of a start or recovery; hints that depend on the run are in `_RUN_HINTS`.
 _STAGE_HINTS: Final = {
-    "scheduling": "ask the scheduler for the nodes earlier, or for fewer of them",
-    "hardware_setup": "bake the environment into the image instead of setting it up each time",
-    "device_init": "touch the device early, while the data pipeline is being built",
-    "process_group_init": "make fewer process groups, or make them lazily",
-    "preproc_creation": "build the data pipeline while the model is being built",
+    "scheduling": "request the nodes earlier, or request fewer nodes",
+    "hardware_setup": "build the environment into the image instead of setting it up at each start",
+    "device_init": "initialize the device early, while the data pipeline is built",
+    "process_group_init": "create fewer process groups, or create them lazily",
+    "preproc_creation": "build the data pipeline while the model is built",
     "train_module_creation": "build the model on the meta device, then materialize it",
     "init_plugins": "start plugins after the first step",
-    "pre_train": "move this work behind the first step",
+    "pre_train": "move this work after the first step",
     "get_first_batch_data": "start the data workers before the model is built",
     "checkpoint_load": "load shards in parallel, from the nearest storage",
-    "data_stall": "more data workers, or prefetch further ahead",
-    "recompile": "see why, and what cures it: headway recompiles RUN",
-    "evaluation": "evaluate less often, or in a job of its own",
-    "shutdown": "leave less work for after the last step",
-    "publish": "publish in a job of its own: headway run --publish RECIPE",
+    "data_stall": "use more data workers, or prefetch more batches",
+    "recompile": "see causes and fixes: headway recompiles RUN",
+    "evaluation": "evaluate less often, or in a separate job",
+    "shutdown": "do less work after the last step",
+    "publish": "publish in a separate job: headway run --publish RECIPE",
     "unknown": 'name the largest gap: with headway.stage("..."): around that code',
 }
 
 
 def hint(ledger: Ledger, loss: Loss) -> str | None:
-    """One line; None where nothing is known that the run did not have already."""
+    """Return a hint of one line; None if the run already has everything that would help."""
     of_run = _RUN_HINTS.get(loss.stage)
     return of_run(ledger, loss) if of_run else _STAGE_HINTS.get(loss.stage)
 
@@ -116,36 +119,36 @@ def _restart(ledger: Ledger, what: str, *more: str) -> str:
 
 
 def _between_attempts(ledger: Ledger, _: Loss) -> str | None:
-    """A restart on the spot helps where another attempt may be made at once."""
+    """Suggest a restart if another attempt on the same machines can succeed."""
     if "restarts" in active_boosters(ledger):
         return None
     if not any(map(is_restartable, ledger.failures)):
         return None
-    return _restart(ledger, "start again on the spot")
+    return _restart(ledger, "restart without a new allocation")
 
 
 def _launcher(ledger: Ledger, loss: Loss) -> str | None:
     recovery = ledger.buckets.get("recover.launcher_init", 0)
-    restartable = any(map(is_restartable, ledger.failures))  # not on other machines, in another job
+    restartable = any(map(is_restartable, ledger.failures))  # on the same machines, in this job
     if 2 * recovery >= loss.ns and restartable and "warm" not in active_boosters(ledger):
-        return _restart(ledger, "fork restarts with their imports done", "--warm")
+        return _restart(ledger, "restart from a process with imports loaded", "--warm")
     return "import less before the loop, and keep packages on a local disk"
 
 
 def _compile(ledger: Ledger, _: Loss) -> str | None:
     cold = [c for c in compiles.first_compiles(ledger) if not c.cached]
-    if not cold:  # an eager job that imports the compiler, or nothing left to keep
+    if not cold:  # an eager job that imports the compiler, or everything was cached
         return None
     if "compile_cache" not in active_boosters(ledger):
         return "keep compiled code for later runs: headway run --compile-cache FOLDER"
     if ledger.archives_saved and all(c.level == "miss" for c in ledger.archives):
-        return "run it again: what it has compiled is stored for its next run"
+        return "run the job again: its compiled code is stored for the next run"
     return None
 
 
 def _saves(ledger: Ledger, _: Loss) -> str | None:
     if not ledger.outcomes and "async_save" not in active_boosters(ledger):
-        return "write saves in the background: headway run --async-save"
+        return "write checkpoints in the background: headway run --async-save"
     now, best = ledger.save_interval, ledger.recommended_interval
     if now is not None and best is not None and best > now:
         return f"save less often: every {duration(best)} instead of every {duration(now)}"
@@ -154,7 +157,7 @@ def _saves(ledger: Ledger, _: Loss) -> str | None:
 
 def _lost(ledger: Ledger, _: Loss) -> str | None:
     if not ledger.saves:
-        return "save checkpoints, and go on from them: headway.checkpoint.Checkpointer"
+        return "save checkpoints and resume from them: headway.checkpoint.Checkpointer"
     now, best = ledger.save_interval, ledger.recommended_interval
     if now is not None and best is not None and best < now:
         return f"save more often: every {duration(best)} instead of every {duration(now)}"
@@ -163,13 +166,17 @@ def _lost(ledger: Ledger, _: Loss) -> str | None:
 
 def _hang(ledger: Ledger, _: Loss) -> str | None:
     if "restarts" not in active_boosters(ledger):
-        return _restart(ledger, "end hung attempts, and start again")
-    return "end a hang sooner: headway run --hang-after SECONDS"
+        return _restart(ledger, "stop hung attempts and restart")
+    return "detect hangs sooner: headway run --hang-after SECONDS"
 
 
 def _blocked(ledger: Ledger, _: Loss) -> str | None:
     several = len(ledger.ranks) > 1
-    return "see which rank holds up the others: headway report lists them" if several else None
+    return (
+        "see which ranks block the others: headway report lists ranks that differ"
+        if several
+        else None
+    )
 
 
 _RUN_HINTS: Final[dict[str, Callable[[Ledger, Loss], str | None]]] = {

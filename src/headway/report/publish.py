@@ -1,4 +1,4 @@
-"""What publishing cost the training run, and what it would have cost, in words."""
+"""Texts on the cost of publishing: in the training run, and if it had run there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headway.units import NS
 
 
 def publish_facts(ledger: Ledger) -> list[tuple[str, str]]:
-    """Name and value of each; none where nothing was published."""
+    """Return label and value of each fact; empty if nothing was published."""
     facts: list[tuple[str, str]] = []
     if ledger.publishes_run is not None:
-        facts.append(("of the training", _run(ledger.publishes_run)))
+        facts.append(("training run", _run(ledger.publishes_run)))
         facts.append(_outcome(ledger.publishes_run))
     if ledger.published_by is not None:
         facts += _of_training(ledger, ledger.published_by)
@@ -22,14 +22,14 @@ def publish_facts(ledger: Ledger) -> list[tuple[str, str]]:
 def _of_training(ledger: Ledger, published: Publish) -> list[tuple[str, str]]:
     held = publish.accelerators_held(ledger)
     paid = publish.time_after_training(ledger)
-    facts = [("by the run", _run(published)), _outcome(published)]
+    facts = [("publish run", _run(published)), _outcome(published)]
     if published.took is not None:
         would = (
             f"{_cost(published.took, held)} ({duration(published.took)} x {count(held, 'rank')})"
         )
-        facts.append(("here it would cost", f"{would}, as long as that job took"))
+        facts.append(("cost if done here", f"{would}, for the time of the publish run"))
     after = f"{_cost(paid, held)} ({duration(paid)} x {count(held, 'rank')})"
-    return [*facts, ("and it did cost", f"{after}, from the last step to the end")]
+    return [*facts, ("actual cost here", f"{after}, from the last step to the end")]
 
 
 def _cost(ns: int, held: int) -> str:
@@ -46,9 +46,7 @@ def _outcome(published: Publish) -> tuple[str, str]:
         return "not published", one_line(published.error, 300)
     if published.took is None:
         return (
-            "not done yet",
-            f"see {truncate_left(published.log, 80)}"
-            if published.log
-            else "nothing was heard of it",
+            "not finished",
+            f"see {truncate_left(published.log, 80)}" if published.log else "no status recorded",
         )
     return "snapshot", f"{one_line(published.snapshot, 60)} in {truncate_left(published.store, 80)}"

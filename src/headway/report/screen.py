@@ -1,4 +1,4 @@
-"""The terminal: what it can show, the style of each bucket group, and printing a line."""
+"""The terminal: its capabilities, the style of each bucket group, and printing of lines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from rich.text import Text
 
 from headway.format import printable
 
-WIDTH = 100  # where there is no terminal to ask
+WIDTH = 100  # if standard output is no terminal
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """As print(): rich would end the process with 1."""
+        """Raise as print() does; rich would exit with code 1."""
         raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Standard output or error; plain text where that is no terminal, or NO_COLOR is set."""
+    """Return a console for standard output or error.
+
+    It writes plain text if there is no terminal, or if NO_COLOR is set.
+    """
     no_color = bool(os.environ.get("NO_COLOR"))
     terminal = _Console(
         stderr=stderr,
@@ -35,13 +38,13 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def ascii_only(console: Console) -> bool:
-    """Whether bars must be drawn with ASCII characters and without colour."""
+    """Whether bars must be drawn with ASCII characters and without color."""
     return console.color_system is None or not _is_unicode(console)
 
 
 def print_line(console: Console, line: Text) -> None:
-    """Print one line as one line, however narrow: a cut command cannot be pasted."""
-    line.plain = printable(line.plain)  # whatever of a journal has come this far
+    """Print a line without wrapping, so that commands can be copied."""
+    line.plain = printable(line.plain)  # it may contain text of a journal
     if not _is_unicode(console):
         line = Text(line.plain.encode("ascii", "replace").decode())
     console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Startup stages laid out for the HTML report: a row per stage, over time, by lane."""
+"""The drawing of startup stages in the HTML report: a row per stage, over time, by lane."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headway.ledger.model import Ledger, StageGraph, StageRow
 
 
 def describe_stages(graph: StageGraph) -> str:
-    """What a declared start took, what overlap has saved, and what the best order would give."""
+    """Describe a declared start: its time, the gain by overlap, and the lower bound."""
     saved = max(graph.one_by_one - graph.took, 0)
-    text = f"took {duration(graph.took)}, {duration(saved)} less than one by one; "
-    text += f"no order can be below {duration(graph.bound)}"
+    text = f"took {duration(graph.took)}, {duration(saved)} less than sequentially; "
+    text += f"lower bound {duration(graph.bound)}"
     chain = sum(row.end - row.start for row in graph.rows if row.name in graph.critical)
     if graph.bound > chain:
         text += ", the work of the main thread"
@@ -24,17 +24,17 @@ def describe_stages(graph: StageGraph) -> str:
     return f"{text} ({duration(excess)} less)" if excess > 0 else text
 
 
-MAX_GRAPHS: Final = 5  # attempts that are drawn
-MAX_STAGES: Final = 100  # of each
-MAX_LINES: Final = 500  # between them
-DRAWING_WIDTH: Final = 1000  # the drawing is so wide, and is stretched to the page
-ROW_HEIGHT: Final = 10  # and a row so high
+MAX_GRAPHS: Final = 5  # attempts
+MAX_STAGES: Final = 100  # per attempt
+MAX_LINES: Final = 500  # dependencies per attempt
+DRAWING_WIDTH: Final = 1000  # in units of the view box, stretched to the page
+ROW_HEIGHT: Final = 10  # in the same units
 LANES: Final = {"main": "main thread", "thread": "threads", "process": "processes"}
 
 
 @dataclass(frozen=True, slots=True)
 class StageBar:
-    """One stage; left and width in percent of the time that all of them took."""
+    """One stage; left and width in percent of the time from the first stage to the last."""
 
     place: int
     name: str
@@ -48,7 +48,7 @@ class StageBar:
 
 @dataclass(frozen=True, slots=True)
 class StageLane:
-    """Where stages ran, as a heading over them."""
+    """The stages of one thread or process kind, under a heading."""
 
     name: str
     bars: tuple[StageBar, ...]
@@ -56,7 +56,7 @@ class StageLane:
 
 @dataclass(frozen=True, slots=True)
 class DependencyLine:
-    """From the end of a stage to the start of one that needs it."""
+    """A line from the end of a stage to the start of a stage that depends on it."""
 
     since: int
     until: int
@@ -66,21 +66,21 @@ class DependencyLine:
 
 @dataclass(frozen=True, slots=True)
 class StageDrawing:
-    """One attempt's stages as they are drawn."""
+    """The drawing of one attempt's stages."""
 
     attempt: int
     rank: int
     text: str
     took: str
-    bound: float  # the bound, in percent of what they took
+    bound: float  # in percent of the time from the first stage to the last
     lanes: tuple[StageLane, ...]
     lines: tuple[DependencyLine, ...]
-    rows: int  # of the drawing, headings included
+    rows: int  # including headings
     stages: int
 
 
 def draw_stages(ledger: Ledger) -> list[StageDrawing]:
-    """Those of the first attempts."""
+    """Draw the stages of the first attempts."""
     return [_draw(graph) for graph in ledger.stages[:MAX_GRAPHS]]
 
 
@@ -90,7 +90,7 @@ def _draw(graph: StageGraph) -> StageDrawing:
     places = {row.name: place for place, row in enumerate(drawn)}
     heights, height = {}, 0
     for rows in lanes.values():
-        height += 1  # its heading
+        height += 1  # the heading
         for row in rows:
             heights[row.name] = height
             height += 1
@@ -111,7 +111,7 @@ def _draw(graph: StageGraph) -> StageDrawing:
 
 
 def _lanes(rows: Sequence[StageRow]) -> dict[str, list[StageRow]]:
-    """The main thread first; in each lane by time."""
+    """Return the stages by lane, the main thread first, in order of time."""
     limited = sorted(rows, key=lambda row: (row.start, row.end))[:MAX_STAGES]
     order = [*LANES, *dict.fromkeys(row.where for row in limited if row.where not in LANES)]
     by_lane = {where: [row for row in limited if row.where == where] for where in order}
@@ -127,7 +127,7 @@ def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
     words = [
         f"{duration(row.end - row.start)}, from {duration(row.start - start)} "
         f"to {duration(row.end - start)}",
-        f"needs {needs}" if needs else "needs nothing",
+        f"depends on {needs}" if needs else "no dependencies",
         *(["on the critical path"] if critical else []),
     ]
     return StageBar(
@@ -143,7 +143,7 @@ def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
 
 
 def _leaf(name: str, attempt: int) -> str:
-    """Where its time lands."""
+    """Return the bucket of a stage."""
     group = "recover" if attempt else "start"
     bucket = f"{group}.{name}"
     return bucket if bucket in BUCKETS else f"{group}.pre_train"
@@ -159,7 +159,7 @@ def _lines(
     places: Mapping[str, int],
     heights: Mapping[str, int],
 ) -> Iterator[DependencyLine]:
-    """Along the row of what is needed until it is used, then straight to that; the path first."""
+    """Yield lines along the row of a dependency, then down to its user; the critical path first."""
     start = graph.end - graph.took
     rows = {row.name: row for row in drawn}
     path = set(pairwise(graph.critical))

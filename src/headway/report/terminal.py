@@ -1,4 +1,4 @@
-"""A ledger in a terminal: the result first, then the causes, then what to do next."""
+"""A ledger as text for a terminal: the result, the causes, and the next command."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from headway.report.terminal_sections import (
 )
 from headway.units import NS
 
-SHOWN = 5  # causes in the summary; the rest is one row
+SHOWN = 5  # causes in the summary; the others are one row
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the summary: a cause, its time and what is known about it."""
+    """One line of the summary: a cause, its time and details."""
 
     name: str
     group: str
     ns: int
-    detail: tuple[str, ...]  # the most telling first; what does not fit is left out
+    detail: tuple[str, ...]  # by importance; details that do not fit are omitted
 
 
 def print_summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
-    """What `headway run` prints at the end: five to ten lines."""
+    """Print the summary at the end of `headway run`: five to ten lines."""
     for line in overview_lines(ledger, console):
         print_line(console, line)
     for text in _advice(ledger):
@@ -67,7 +67,7 @@ def print_summary(ledger: Ledger, run_path: Path | str, console: Console) -> Non
 
 
 def print_report(ledger: Ledger, run_path: Path | str, console: Console) -> None:
-    """What `headway report RUN` prints."""
+    """Print the full report, as `headway report RUN`."""
     print_line(console, headline(ledger))
     for line in _failure_lines(run_failure(ledger)):
         print_line(console, line)
@@ -89,7 +89,7 @@ def print_report(ledger: Ledger, run_path: Path | str, console: Console) -> None
 
 
 def headline(ledger: Ledger) -> Text:
-    """ETT first; then of how much, over how many."""
+    """Return the first line: ETT, wall time, and numbers of ranks, attempts and steps."""
     about = [count(len(ledger.ranks), "rank"), count(len(ledger.attempts), "attempt")]
     about.append(count(ledger.steps, "step"))
     if ledger.running:
@@ -112,7 +112,7 @@ def headline(ledger: Ledger) -> Text:
 
 
 def overview_lines(ledger: Ledger, console: Console) -> Iterator[Text]:
-    """The headline and its causes, the largest first; the rows sum to the wall time."""
+    """Yield the headline and the causes, the largest first; the rows sum to the wall time."""
     yield headline(ledger)
     yield from _failure_lines(run_failure(ledger))
     rows = _rows(ledger)
@@ -128,11 +128,10 @@ def overview_lines(ledger: Ledger, console: Console) -> Iterator[Text]:
 
 
 def _without_steps(ledger: Ledger) -> str:
-    return "before the first step, after" if run_failure(ledger) else "no training step seen in"
+    return "before the first step, after" if run_failure(ledger) else "no training step detected in"
 
 
 def _failure_lines(end: RunFailure | None) -> Iterator[Text]:
-    """What a person whose job has died asks first."""
     if end is None:
         return
     for name, value in failure_facts(end):
@@ -141,7 +140,7 @@ def _failure_lines(end: RunFailure | None) -> Iterator[Text]:
 
 
 def _injected_faults(ledger: Ledger) -> Iterator[Text]:
-    """Planned faults, each with what was made of it."""
+    """Yield planned faults with their outcome."""
     for fault in ledger.faults[:SHOWN]:
         injected = ", ".join(filter(None, failures.outcome_of(ledger, fault)))
         yield Text(f"  Planned:  {one_line(fault.planned, 100)} -> {one_line(injected, 160)}")
@@ -156,7 +155,7 @@ def _identity(ledger: Ledger) -> str:
 
 
 def _fitting(items: tuple[str, ...], room: int) -> str:
-    """As many items as there is room for, but the first one in any case."""
+    """Join the first item and as many others as fit into `room` characters."""
     text = one_line(items[0], room) if items else ""
     for item in items[1:]:
         longer = f"{text}, {one_line(item)}"
@@ -176,7 +175,7 @@ def _quoted(run_path: Path | str) -> str:
 
 
 def _stacked(ledger: Ledger, console: Console, width: int) -> Text:
-    """All groups in one bar, effective first; `#` and `.` where there is no colour."""
+    """Draw all groups as one bar, effective time first; without color as `#` and `.`."""
     if ascii_only(console):
         filled = round(width * ledger.ett_percent / 100)
         return Text("#" * filled + "." * (width - filled))
@@ -256,7 +255,7 @@ def _rolled_back(ledger: Ledger) -> str:
 
 
 def _largest_gap(ledger: Ledger) -> str:
-    most = ledger.buckets.get(UNKNOWN, 0)  # longer ones of a rank belong to another bucket
+    most = ledger.buckets.get(UNKNOWN, 0)  # longer gaps of a rank are in another bucket of the run
     known = [gap for gap in ledger.gaps if gap.end - gap.start <= most]
     gap = max(known, key=lambda g: g.end - g.start, default=None)
     return MEANING[UNKNOWN] if gap is None else f"largest: {describe_gap(gap)}"
@@ -276,12 +275,12 @@ def _advice(ledger: Ledger) -> list[str]:
 
 
 def _no_steps_help(ledger: Ledger) -> list[str]:
-    first = "If training is under way" if ledger.running else "If the job did train"
+    first = "If the job is training" if ledger.running else "If the job did train"
     return [
-        f"{first}, Headway cannot see its loop. One line mends it, any of these:",
+        f"{first}, Headway did not detect its loop. Add one of these lines:",
         "  headway.step()                       in the loop, once per training step",
         "  for batch in headway.track(loader):  around the data loader",
-        "  import headway.auto                  first line of the script, where the environment is",
-        "                                       cut off (python -I, env -i, PYTHONPATH replaced)",
-        "See what Headway would see in a child process:  headway doctor",
+        "  import headway.auto                  first line of the script, if the environment is",
+        "                                       replaced (python -I, env -i, another PYTHONPATH)",
+        "To show what Headway detects in a child process:  headway doctor",
     ]

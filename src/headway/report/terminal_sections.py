@@ -8,7 +8,7 @@ from itertools import chain
 from rich.console import Console
 from rich.text import Text
 
-from headway.format import duration, one_line, percent, truncate_left
+from headway.format import count, duration, one_line, percent, truncate_left
 from headway.ledger import compiles as ledger_compiles
 from headway.ledger.buckets import EFFECTIVE, GROUP_MEANING, MEANING, stage_of
 from headway.ledger.checkpoints import blocked_each
@@ -25,25 +25,25 @@ from headway.report import (
 )
 from headway.report.screen import GROUP_STYLES, ascii_only
 
-SHOWN = 5  # items of a list; the HTML report has more
-PLANNED = 20  # the same for planned faults: they are what such a run is about
+SHOWN = 5  # items per list; the HTML report has more
+PLANNED = 20  # planned faults, which are the subject of such a run
 
 
 def describe_failure(failure: Failure) -> str:
-    """Which rank failed, and how."""
+    """Return the rank and the category of a failure."""
     rank = "" if failure.root_rank is None else f"rank {failure.root_rank} "
-    if failure.category == "unknown":  # then what was seen says more than the word
+    if failure.category == "unknown":  # the evidence has more information
         return one_line(failure.evidence, 80)
     return f"{rank}{failure.category}"
 
 
 def describe_gap(gap: Gap) -> str:
-    """A stretch of unknown, by its neighbours."""
+    """Describe unknown time by its neighbors."""
     return f"{duration(gap.end - gap.start)} between {gap.after} and {gap.before}"
 
 
 def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[Text]]]:
-    """Title and lines of each section that has something to say."""
+    """Yield title and lines of each section that is not empty."""
     yield "Where the time went", _buckets(ledger, console)
     yield f"Attempts ({len(ledger.attempts)})", chain(_attempts(ledger), _starts(ledger))
     for graph in ledger.stages[:1]:
@@ -105,7 +105,7 @@ _ATTEMPT_COLUMNS = "  {:>7}  {:>9}  {:>9}  {:>5}  {:>15}  {:>{}}   {}"
 
 def _attempts(ledger: Ledger) -> Iterator[Text]:
     width = 20 if any(a.resumed_by for a in ledger.attempts) else 12  # step 1,000,000, memory
-    titles = ("attempt", "began at", "lasted", "ranks", "steps", "resumed from", width, "outcome")
+    titles = ("attempt", "start", "duration", "ranks", "steps", "resumed from", width, "outcome")
     yield Text(_ATTEMPT_COLUMNS.format(*titles), style="dim")
     for a in _ends(ledger.attempts):
         if a is None:
@@ -118,7 +118,7 @@ def _attempts(ledger: Ledger) -> Iterator[Text]:
 
 
 def _ends(attempts: tuple[Attempt, ...]) -> tuple[Attempt | None, ...]:
-    """All of a few; of many, the first and the last ones, with None between."""
+    """Return up to 20 attempts; of more, the first and the last ones with None between."""
     return attempts if len(attempts) <= 20 else (*attempts[:5], None, *attempts[-10:])
 
 
@@ -164,12 +164,12 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
         if notice := failures.notice_of_attempt(ledger, failure.attempt):
             yield _fact("  notice", notice)
         if failure.decision:
-            yield _fact("  then", one_line(failure.decision, 200))
+            yield _fact("  decision", one_line(failure.decision, 200))
     yield from _more(len(ledger.failures))
 
 
 def _stages(graph: StageGraph) -> Iterator[Text]:
-    """The first attempt's, on the rank that was done last."""
+    """Yield the stages of the first attempt, on the rank that finished last."""
     start = min(row.start for row in graph.rows)
     for row in sorted(graph.rows, key=lambda row: (row.start, row.end)):
         line = Text(f"  {'*' if row.name in graph.critical else ' '} {one_line(row.name, 28):<28}")
@@ -181,13 +181,13 @@ def _stages(graph: StageGraph) -> Iterator[Text]:
 
 
 def _faults(ledger: Ledger) -> Iterator[Text]:
-    """Each beside what was detected of it, and what was decided then."""
+    """Yield planned faults with what was detected, and the decision."""
     for fault in ledger.faults[:PLANNED]:
         where = f"attempt {fault.attempt}, at {duration(fault.at)}"
         where += "" if fault.step is None else f", after its step {fault.step:,}"
         yield Text(f"  {where}: ").append(Text(one_line(fault.planned, 200), style="bold"))
         detected, decision = failures.outcome_of(ledger, fault)
-        yield _fact("  hit", truncate_left(fault.who, 100))
+        yield _fact("  target", truncate_left(fault.who, 100))
         yield _fact("  detected", one_line(detected, 200))
         if decision:
             yield _fact("  decision", one_line(decision, 200))
@@ -210,7 +210,7 @@ def _saves(ledger: Ledger) -> Iterator[Text]:
         yield _fact("longest", f"{duration(longest.blocked)}, step {longest.step:,}{where}")
     written = [save.written for save in saves if save.written is not None]
     if written:
-        yield _fact("until durable", f"{duration(max(written))} at most")
+        yield _fact("until durable", f"at most {duration(max(written))}")
 
 
 def _checkpoints(ledger: Ledger) -> Iterator[Text]:
@@ -231,14 +231,14 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
     yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")
     split = sorted(compiles.compile_split(ledger), key=lambda part: -part[1])
     if split:
-        yield _fact("pt2_compile", ", ".join(f"{name} {duration(ns)}" for name, ns in split))
+        yield _fact("torch.compile", ", ".join(f"{name} {duration(ns)}" for name, ns in split))
     if texts := compiles.describe_torch_caches(ledger):
-        yield _fact("torch's caches", "; ".join(texts))
+        yield _fact("torch caches", "; ".join(texts))
     for reason, times in compiles.cache_bypasses(ledger)[:SHOWN]:
-        yield _fact("  not asked", f"{times} x: {one_line(reason, 120)}")
+        yield _fact("  bypassed", f"{count(times, 'time')}: {one_line(reason, 120)}")
     yield from limit_hit_warnings(ledger)
     for text in compiles.describe_cache_loads(ledger):
-        yield _fact("archive", text)
+        yield _fact("compile cache", text)
     missed = compiles.precompile_misses(ledger)
     for miss in missed[:SHOWN]:
         yield _fact("compiled ahead", miss.text)
@@ -256,16 +256,16 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
 
 
 def limit_hit_warnings(ledger: Ledger) -> Iterator[Text]:
-    """A warning for each place that torch no longer compiles."""
+    """Yield a warning for each code location that torch no longer compiles."""
     for where, limit, ranks in compiles.limit_hits_by_place(ledger)[:SHOWN]:
         who = "all ranks" if len(ranks) == len(ledger.ranks) > 1 else f"rank {ranks[0]}"
-        text = f"torch gave up compiling {truncate_left(where, 60)} ({one_line(limit, 40)}, {who})"
-        text += ": it runs uncompiled. See `headway recompiles RUN`"
+        text = f"torch stopped compiling {truncate_left(where, 60)} ({one_line(limit, 40)}, {who})"
+        text += ", which runs uncompiled; see `headway recompiles RUN`"
         yield Text("  Warning: ", style="bold yellow").append(Text(text))
 
 
 def _communication(ledger: Ledger) -> Iterator[Text]:
-    """What it costs, and the places that cost most of it."""
+    """Yield the cost, and the locations with the largest shares."""
     for name, value in communication.communication_facts(ledger):
         yield _fact(name, value)
     for rows in (
@@ -282,13 +282,13 @@ def _communication(ledger: Ledger) -> Iterator[Text]:
 
 
 def _ranks(ledger: Ledger) -> Iterator[Text]:
-    """The ranks that trained least, with what they do more of than the others."""
+    """Yield the ranks that differ from the median rank, with the bucket."""
     spread = overview.rank_spread(ledger)
     assert spread is not None
     most, least = (r.buckets.get(EFFECTIVE, 0) for r in spread)
     own = overview.own_losses(ledger)
     if not own:
-        yield Text(f"  alike: effective time differs by {duration(most - least)} at most")
+        yield Text(f"  effective time differs by at most {duration(most - least)}")
     for rank, bucket, ns in own[:SHOWN]:
         host = f" on {one_line(rank.hosts[0], 40)}" if rank.hosts else ""
         yield Text(
@@ -302,7 +302,7 @@ def _gaps(ledger: Ledger) -> Iterator[Text]:
         where = f"rank {gap.rank}, attempt {gap.attempt}, at {duration(gap.start)}"
         yield Text(f"  {one_line(describe_gap(gap), 120)} ({where})")
     yield from _more(len(ledger.gaps))
-    yield Text('  Name such code:  with headway.stage("pre_train"): ...', style="dim")
+    yield Text('  Name this code:  with headway.stage("pre_train"): ...', style="dim")
 
 
 def _more(total: int, shown: int = SHOWN) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""The timelines of a run packed for its HTML page: exact while they fit, then coarser."""
+"""The timelines of a run encoded for its HTML page: exact if they fit, else coarser."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAX_MARKS: Final = 500  # attempts and failures
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What the page has to admit: the order lost within `floor`, and the ranks left out."""
+    """What the page omits: the order within intervals of `floor`, and some ranks."""
 
     floor: str | None
     left_out: int
 
 
 def pack_tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Resolution | None]:
-    """Every track as a string, coarsened until it fits into `room` bytes."""
+    """Encode each track as a string, coarsened until all fit into `room` bytes."""
     ranks = _shown_ranks(ledger)
     lines = [ledger.segments, *(rank.segments for rank in ranks)]
     tick = max(1_000, -(-ledger.wall // _TICKS))
@@ -57,7 +57,7 @@ def pack_tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Resolution |
 
 
 def _shown_ranks(ledger: Ledger) -> list[RankLedger]:
-    """All ranks; of more than fit on a page, those that trained least, in rank order."""
+    """Return all ranks; if there are too many, those with the least effective time."""
     if len(ledger.ranks) <= _MAX_RANKS:
         return list(ledger.ranks)
     slowest = sorted(ledger.ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))[:_MAX_RANKS]
@@ -67,20 +67,20 @@ def _shown_ranks(ledger: Ledger) -> list[RankLedger]:
 def _fit(
     lines: Sequence[Sequence[Segment]], tick: int, wall: int, room: int
 ) -> tuple[list[str], int]:
-    """The tracks encoded, and the stretch within which their order is lost (0: nowhere)."""
+    """Return the encoded tracks, and the interval in which their order is lost (0: none)."""
     floor = 0
     while True:
         encoded = [encode(line, tick, floor) for line in lines]
         size = sum(map(len, encoded)) + 3 * len(encoded)
         if size <= room or floor > wall:
             return encoded, floor
-        # The size falls about as the floor grows; the first guess is the mean length of a piece.
+        # The size is about inverse to the floor; the first guess is the mean length of a piece.
         mean = wall * len(lines) // max(1, sum(map(len, lines)))
         floor = max(floor * 3 // 2, mean * size // max(room, 1), tick)
 
 
 def encode(segments: Sequence[Segment], tick: int, floor: int = 0) -> str:
-    """`A120N3400`: the letter of each leaf and its length in ticks, end to end from zero."""
+    """Encode as `A120N3400`: the letter of each bucket and its length in ticks, from zero."""
     letters = dict(zip(BUCKETS, _LETTERS, strict=False))
     parts, now = [], 0
     for start, end, bucket in _coarsened(_merged(segments), floor):
@@ -95,7 +95,7 @@ def encode(segments: Sequence[Segment], tick: int, floor: int = 0) -> str:
 
 
 def _merged(segments: Sequence[Segment]) -> Iterator[tuple[int, int, str]]:
-    """Neighbours with the same leaf as one."""
+    """Merge neighbors with the same bucket."""
     start, end, bucket = 0, 0, ""
     for s in segments:
         if s.bucket == bucket and s.start == end:
@@ -111,9 +111,9 @@ def _merged(segments: Sequence[Segment]) -> Iterator[tuple[int, int, str]]:
 def _coarsened(
     pieces: Iterator[tuple[int, int, str]], floor: int
 ) -> Iterator[tuple[int, int, str]]:
-    """Pieces shorter than `floor` gathered over a stretch of about `floor`, by leaf.
+    """Group pieces shorter than `floor` by bucket over intervals of about `floor`.
 
-    Every leaf keeps its exact time; only the order inside a stretch is lost.
+    Each bucket keeps its exact time; only the order inside an interval is lost.
     """
     totals: dict[str, int] = {}
     begin, until = 0, 0

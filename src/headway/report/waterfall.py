@@ -22,8 +22,8 @@ from headway.web.page import template_environment
 from headway.web.theme import bucket_color
 
 START_BUCKETS: Final = tuple(f"start.{stage}" for stage in START_STAGES)
-OTHER: Final = "rest"  # of a start that no stage has: evaluations, waits, what is not known
-MIN_OTHER_S: Final = 0.05  # seconds of a rest that is shown
+OTHER: Final = "rest"  # of a start, in no stage: evaluations, waits, unknown time
+MIN_OTHER_S: Final = 0.05  # a smaller remainder is not shown
 
 Side = Literal["start", "lost"]
 
@@ -37,20 +37,20 @@ class Bar:
     time_to_start: float | None  # seconds; None: it never trained
     start: Mapping[str, float]  # seconds by stage, in the order of a start
     ett_percent: float
-    lost: Mapping[str, float]  # percent of the wall time by leaf; they and the ETT sum to 100
+    lost: Mapping[str, float]  # percent of the wall time by bucket; with the ETT they sum to 100
 
     def parts(self, side: Side) -> Mapping[str, float]:
-        """One of the two accounts."""
+        """Return the parts of one side."""
         return self.start if side == "start" else self.lost
 
     def total(self, side: Side) -> float:
-        """What the parts sum to."""
+        """Return the sum of the parts."""
         return sum(self.parts(side).values())
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What changed from one bar to the next; the largest change first."""
+    """The changes from one bar to the next, the largest first."""
 
     before: str
     after: str
@@ -58,35 +58,35 @@ class Step:
     lost: Mapping[str, float]
 
     def parts(self, side: Side) -> Mapping[str, float]:
-        """One of the two accounts."""
+        """Return the parts of one side."""
         return self.start if side == "start" else self.lost
 
     def total(self, side: Side) -> float:
-        """What the changes sum to."""
+        """Return the sum of the changes."""
         return sum(self.parts(side).values())
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """The bars in the order in which they were given, and the steps between them."""
+    """Bars in the given order, and the steps between them."""
 
     bars: tuple[Bar, ...]
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """One less than bars."""
+        """The changes between adjacent bars."""
         return tuple(
             Step(a.name, b.name, _change(a.start, b.start), _change(a.lost, b.lost))
             for a, b in pairwise(self.bars)
         )
 
     def buckets(self, side: Side) -> list[str]:
-        """All that any bar has, in the order of a job."""
+        """Return the buckets of all bars, in the order of a job."""
         used = {bucket for bar in self.bars for bucket in bar.parts(side)}
         return [bucket for bucket in (*BUCKETS, OTHER) if bucket in used]
 
     def to_dict(self) -> dict[str, Any]:
-        """For `headway compare --waterfall --json`."""
+        """Return the data of `headway compare --waterfall --json`."""
         return {
             "schema": 1,
             "bars": [
@@ -113,7 +113,7 @@ class Waterfall:
 
 
 def bar_of_run(ledger: Ledger) -> Bar:
-    """Of one run."""
+    """Return the bar of one run."""
     started = None if ledger.time_to_start is None else ledger.time_to_start / NS
     seconds = {bucket: ledger.buckets.get(bucket, 0) / NS for bucket in START_BUCKETS}
     lost = {
@@ -130,14 +130,14 @@ def bar_of_run(ledger: Ledger) -> Bar:
 
 
 def by_stage(seconds: Mapping[str, float], time_to_start: float | None) -> dict[str, float]:
-    """The stages of a start in their order, and the rest of it."""
+    """Return the stages of a start in order, and the remainder."""
     stages = {bucket: seconds[bucket] for bucket in START_BUCKETS if seconds.get(bucket)}
     rest = (time_to_start or 0.0) - sum(stages.values())
     return {**stages, OTHER: rest} if rest > MIN_OTHER_S else stages
 
 
 def color_source(bucket: str) -> str:
-    """The leaf whose colour it has."""
+    """Return the bucket whose color is used for a part."""
     return UNKNOWN if bucket == OTHER else bucket
 
 
@@ -149,7 +149,7 @@ def _change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str
 
 
 def with_distinct_names(bars: Sequence[Bar]) -> tuple[Bar, ...]:
-    """Two runs of the same name are told apart by a number."""
+    """Number bars with the same name."""
     times: dict[str, int] = {}
     renamed = []
     for bar in bars:
@@ -163,15 +163,15 @@ TITLES: Final = {
     "start": "Time to Start by stage",
     "lost": "Lost time by bucket, percent of the wall time",
 }
-BAR_WIDTH: Final = 60  # of the longest bar
+BAR_WIDTH: Final = 60  # characters of the longest bar
 CELL_WIDTH: Final = 12  # characters of a column
 NAME_WIDTH: Final = 24  # characters of a run's name
-MAX_CHANGES: Final = 6  # of a step that are told
-MIN_CHANGE: Final = {"start": 0.001, "lost": 0.005}  # a smaller change is none
+MAX_CHANGES: Final = 6  # shown per step
+MIN_CHANGE: Final = {"start": 0.001, "lost": 0.005}  # smaller changes are not shown
 
 
 def print_waterfall(waterfall: Waterfall, console: Console) -> None:
-    """Both accounts, one below the other."""
+    """Print both sides, one below the other."""
     sides: tuple[Side, ...] = ("start", "lost")
     for side in sides:
         buckets = waterfall.buckets(side)
@@ -194,19 +194,19 @@ def print_waterfall(waterfall: Waterfall, console: Console) -> None:
 
 
 def format_total(bar: Bar, side: Side) -> str:
-    """What a bar comes to."""
+    """Format the total of a bar."""
     if side == "lost":
         return f"{bar.total('lost'):.2f} % lost, ETT {bar.ett_percent:.2f} %"
     return "never trained" if bar.time_to_start is None else format_amount(bar.time_to_start, side)
 
 
 def format_amount(amount: float, side: Side) -> str:
-    """Seconds of a start, or a share of the wall time."""
+    """Format seconds of a start, or a share of the wall time."""
     return duration(round(amount * NS)) if side == "start" else f"{amount:.2f} %"
 
 
 def format_change(change: float, side: Side) -> str:
-    """The same, with its sign."""
+    """Format a change with its sign."""
     if side == "lost":
         return f"{change:+.2f} pt"
     return f"{'+' if change > 0 else ''}{duration(round(change * NS))}"
@@ -236,7 +236,7 @@ def _cell_line(name: str, cells: list[str]) -> Text:
 
 
 def _step_line(step: Step, side: Side) -> Text:
-    """Green where less is lost."""
+    """Return the line on a step; decreases are green."""
     line = Text(f"  {_name(step.before)} -> {_name(step.after)}: ")
     line.append(format_change(step.total(side), side), _style(step.total(side), side))
     changes = [item for item in step.parts(side).items() if abs(item[1]) >= MIN_CHANGE[side]]
@@ -245,7 +245,7 @@ def _step_line(step: Step, side: Side) -> Text:
         line.append(f"{'; ' if not place else ', '}{name} ")
         line.append(format_change(change, side), _style(change, side))
     more = len(changes) - MAX_CHANGES
-    return line.append(f", {more} smaller ones") if more > 0 else line
+    return line.append(f", {more} smaller") if more > 0 else line
 
 
 def _style(change: float, side: Side) -> str:
@@ -257,7 +257,7 @@ def _name(text: str) -> str:
 
 
 def waterfall_page(waterfall: Waterfall) -> str:
-    """The whole page; names of runs are escaped."""
+    """Return the HTML page; names of runs are escaped."""
     sides: tuple[Side, ...] = ("start", "lost")
     return (
         template_environment()

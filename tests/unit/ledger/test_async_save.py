@@ -44,9 +44,9 @@ def test_what_was_written_behind_is_summed_up() -> None:
     asynchronous, plain = async_save_facts(ledger)
     assert asynchronous == (
         "asynchronous",
-        "2 saves, 200 ms blocked, 6.0 s written behind, 4.0 s waited for, 1 failed",
+        "2 saves, 200 ms blocked, 6.0 s written in the background, 4.0 s waited, 1 failed",
     )
-    assert plain == ("plain all the same", "3 saves: 2 x an open file; 1 x a URL")
+    assert plain == ("fallbacks", "3 saves fell back to synchronous: 2 x an open file; 1 x a URL")
 
 
 def test_without_the_flag_nothing_is_said() -> None:

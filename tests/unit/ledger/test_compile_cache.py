@@ -42,7 +42,7 @@ def test_what_an_archive_has_saved() -> None:
     }
     assert ledger.to_dict()["compile"]["archived"] == 1
     assert compiles.describe_cache_loads(ledger) == [
-        "exact, 34 files in 500 ms: compiled in 3.5 s instead of 30.0 s"
+        "exact, 34 files loaded in 500 ms: compiled in 3.5 s instead of 30.0 s"
     ]
 
 
@@ -52,7 +52,7 @@ def test_a_miss_says_why_and_saves_nothing() -> None:
     assert one.saved == 0
     (text,) = compiles.describe_cache_loads(ledger)
     assert text == (
-        "nothing for this job (torch is 2.13 here and was 2.11), compiled in 3.5 s; "
+        "no entry for this job (torch is 2.13 here and was 2.11), compiled in 3.5 s; "
         "saved for the next job"
     )
 

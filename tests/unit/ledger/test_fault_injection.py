@@ -122,7 +122,7 @@ def test_lines_of_the_plan_whose_moment_never_came() -> None:
     came, left = job.ledger().faults
     assert (came.kind, came.failure, came.missed) == ("kill", 0, None)
     assert (left.kind, left.planned, left.failure) == ("stop", "stop it", None)
-    assert left.missed == "its moment did not come"
+    assert left.missed == "its trigger was never reached"
 
 
 def test_while_a_run_goes_on_its_moment_may_still_come() -> None:

@@ -183,7 +183,7 @@ def rehearsed() -> Ledger:
         detected_after=2 * NS,
     )
     soft = replace(hit, kind="data", planned="delay <each> batch", failure=None, detected=None)
-    missed = replace(soft, who="nobody", missed="its moment did not come", step=None)
+    missed = replace(soft, who="none", missed="its trigger was never reached", step=None)
     return replace(ledger, failures=(failure, *ledger.failures[1:]), faults=(hit, soft, missed))
 
 

@@ -32,7 +32,7 @@ def test_lanes_bars_and_the_critical_path() -> None:
     assert (round(batch.left, 2), round(batch.width, 2)) == (28.57, 57.14)
     assert batch.words == (
         "4.0 s, from 2.0 s to 6.0 s",
-        "needs preproc_creation",
+        "depends on preproc_creation",
         "on the critical path",
     )
     assert round(graph.bound, 2) == 92.86
