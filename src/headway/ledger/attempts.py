@@ -1,4 +1,4 @@
-"""The launches and attempts of a run: which processes were ranks, and how each attempt ended."""
+"""Finds launches, attempts and ranks in the journals of a run, and how each attempt ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.ledger.record import AttemptRecord, Launch, RankRecord, exited_clea
 def find_launches(
     launchers: Sequence[Journal], processes: Sequence[Journal], alignment: ClockAlignment
 ) -> list[Launch]:
-    """Every launch, in order; one is made up for processes whose launcher left no journal."""
+    """Return all launches in order, also those whose launcher left no journal."""
     known = {x.launch for x in launchers}
     groups: dict[str, list[Journal]] = {}
     for launcher in launchers:
@@ -33,7 +33,7 @@ def find_launches(
         launches.append(Launch(name, begin, end, code if ended else None, ended))
     launches.sort(key=lambda launch: (launch.begin, launch.name))
     for earlier, later in pairwise(launches):
-        earlier.ended = True  # another came after it
+        earlier.ended = True  # a later launch exists
         earlier.end = min(earlier.end, later.begin)
     return launches
 
@@ -41,7 +41,7 @@ def find_launches(
 def _launch(
     group: Sequence[Journal], processes: Sequence[Journal], alignment: ClockAlignment
 ) -> Launch:
-    """From the launchers of one launch: one, or one on each node."""
+    """Return a launch from the journals of its launchers, one per node."""
     members = [p for p in processes if p.launch == group[0].launch]
     exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
     begin = min(alignment.to_run_time(x, x.begin) for x in group)
@@ -79,18 +79,18 @@ def _launch(
 
 
 class UncountedTime(NamedTuple):
-    """Time between two launches that is no part of the wall time."""
+    """Time between two launches that is not part of the wall time."""
 
-    launch: str  # that came after it
+    launch: str  # the later one
     length: int
-    paused: int  # after an attempt that was completed, or stopped by its user
-    queued: int  # for capacity, as the scheduler's records tell it
+    paused: int  # after an attempt that completed or was stopped by the user
+    queued: int  # for capacity, by the records of the scheduler
 
 
 def uncounted_time(
     launches: Sequence[Launch], attempts: Sequence[AttemptRecord]
 ) -> list[UncountedTime]:
-    """What lies before each launch and is not accounted for."""
+    """Return the time before each launch that is not accounted for."""
     last = {attempt.launch.name: attempt for attempt in attempts}
     out = []
     end = launches[0].end if launches else 0
@@ -108,7 +108,7 @@ def uncounted_time(
 def find_attempts(
     launches: Sequence[Launch], processes: Sequence[Journal], alignment: ClockAlignment
 ) -> list[AttemptRecord]:
-    """Each life of the run, in order, with its start, its end and how it ended."""
+    """Return all attempts in order, with start, end and outcome."""
     attempts: list[AttemptRecord] = []
     trained = {program(p) for p in processes if p.windows}
     for launch in launches:
@@ -139,10 +139,10 @@ def _ranks(
     trained: Container[tuple[str, ...]],
     failed: Sequence[tuple[Journal, int]],
 ) -> list[Journal]:
-    """Processes that train: told so by their environment, by their process group or by steps.
+    """Return the processes that train, by their environment, process group or steps.
 
-    `trained` are the programs that made steps in the run. A process of one of these that died
-    before its first step, and before others came to train, is a rank too.
+    `trained` are the programs that made steps in the run. A process of such a program that failed
+    before its first step, and did not run at the same time as another rank, is a rank too.
     """
     known = set(map(id, agents))
     candidates = [p for p in members if id(p) not in known]
@@ -161,19 +161,19 @@ def _ranks(
 
 
 def program(journal: Journal) -> tuple[str, ...]:
-    """What a process runs, without its arguments: `python -u train.py --lr 1` is `train.py`."""
+    """Return the program of a process without arguments: `train.py` for `python -u train.py -x`."""
     return next(((word,) for word in journal.argv[1:] if not word.startswith("-")), ())
 
 
 def _ran_together(journal: Journal, other: Journal) -> bool:
-    """Whether both lived at one instant; they belong to one launch."""
+    """Whether two processes of one launch ran at the same time."""
     return journal.boot != other.boot or (
         journal.begin < other.last_sign() and other.begin < journal.last_sign()
     )
 
 
 def _failed_pids(launch: Launch) -> list[tuple[Journal, int]]:
-    """The processes that a launcher saw end with an exit code of their own that is not 0."""
+    """Return the processes of which a launcher recorded a nonzero exit code."""
     return [
         (launcher, event["pid"])
         for launcher in launch.journals
@@ -187,17 +187,17 @@ def _is_among(journal: Journal, deaths: Iterable[tuple[Journal, int]]) -> bool:
 
 
 def shares_pids(witness: Journal, journal: Journal) -> bool:
-    """Whether a process number means the same to both: one host, and one container of it."""
+    """Whether process ids are comparable: same host and same container."""
     spaces = {journal.pids, witness.pids} - {None}
     return witness.boot == journal.boot and len(spaces) < 2
 
 
 def _generations(ranks: Sequence[Journal], alignment: ClockAlignment) -> list[list[RankRecord]]:
-    """A rank that appears again, after its first process ended, is another life."""
+    """Group ranks by attempt; a rank that starts again after its process ended is in a new one."""
     by_key: dict[tuple[int, int], list[RankRecord]] = {}
     ordered = sorted(ranks, key=lambda p: (p.restart, alignment.to_run_time(p, p.begin), p.name))
     last: dict[tuple[int, int], tuple[int, int]] = {}  # (restart, rank) -> (generation, end)
-    nameless: dict[int, list[int]] = {}  # ends of those that never said which rank they are
+    nameless: dict[int, list[int]] = {}  # ends of processes without a rank
     for journal in ordered:
         begin, end = (
             alignment.to_run_time(journal, journal.begin),
@@ -211,7 +211,9 @@ def _generations(ranks: Sequence[Journal], alignment: ClockAlignment) -> list[li
         if before is not None:
             generation = before[0] + (1 if begin >= before[1] else 0)
             peers = by_key.get((journal.restart, generation), [])
-            if any(peer.rank == rank for peer in peers):  # two claim one rank at one time
+            if any(
+                peer.rank == rank for peer in peers
+            ):  # two processes with the same rank at the same time
                 rank = _lowest_free_rank(peers)
         last[journal.restart, rank] = (generation, end)
         record = RankRecord(journal, rank, alignment.shifts[journal.name])
@@ -257,7 +259,7 @@ def _settle_end(
 
 
 def _outcome(attempt: AttemptRecord, following: AttemptRecord | None) -> Outcome:
-    """`following`: another attempt of the same launch."""
+    """Return the outcome; `following` is the next attempt of the same launch."""
     launch = attempt.launch
     if following is not None:
         return "completed" if _handed_over(attempt, following) else "failed"
@@ -273,7 +275,7 @@ def _outcome(attempt: AttemptRecord, following: AttemptRecord | None) -> Outcome
 
 
 def _handed_over(attempt: AttemptRecord, following: AttemptRecord) -> bool:
-    """All ranks ended in order, and no agent has restarted them: another program follows."""
+    """Whether all ranks exited cleanly without a restart, so that another program follows."""
     failed = _failed_pids(attempt.launch)
     restarts = [
         max(rank.journal.restart for rank in record.ranks) for record in (attempt, following)
@@ -284,14 +286,14 @@ def _handed_over(attempt: AttemptRecord, following: AttemptRecord) -> bool:
 
 
 def _all_ranks_acknowledged(attempt: AttemptRecord) -> bool:
-    """Every rank has left its loop as it was told to, also where the launcher was not."""
+    """Whether every rank left its loop on a preemption notice, even if the launcher got none."""
     trainers = attempt.trainers()
     acknowledged = [any(True for _ in rank.journal.named("preempted")) for rank in trainers]
     return bool(acknowledged) and all(acknowledged)
 
 
 def _interrupted(attempt: AttemptRecord) -> bool:
-    """A SIGINT that the launcher did not get: then only the job can tell."""
+    """Whether the job recorded a SIGINT that the launcher did not receive."""
     if attempt.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
         return True
     journals = [*attempt.agents, *(rank.journal for rank in attempt.ranks)]
@@ -308,9 +310,10 @@ def _interrupted(attempt: AttemptRecord) -> bool:
 def _first_death_seen(
     attempt: AttemptRecord, alignment: ClockAlignment, next_in_launch: bool
 ) -> int:
-    """When the launcher or an agent saw the first rank that did not leave in order dead.
+    """Return when the launcher or an agent detected the first rank that did not exit cleanly.
 
-    If all left in order, when it saw the last one: until then they saved what they had to.
+    If all ranks exited cleanly, return when it detected the last one, because ranks may save until
+    then.
     """
     seen_at: list[int] = []
     deaths = [*_deaths(attempt.launch.journals, alignment, "death")]
@@ -321,13 +324,13 @@ def _first_death_seen(
         times = sorted(t for x, pid, t in deaths if pid == journal.pid and shares_pids(x, journal))
         seen_at += [t for t in times if t >= rank.begin][
             :1
-        ]  # later ones are of others with its pid
+        ]  # later ones are of other processes with this pid
     if seen_at:
         return min(seen_at) if unclean else max(seen_at)
     if attempt.launch.exit_code is not None and not next_in_launch:
         return attempt.launch.end
     signs = [rank.last_sign for rank in attempt.ranks]
-    if not next_in_launch:  # the launchers died too, and had not seen it until then
+    if not next_in_launch:  # the launchers died without detecting it
         signs += [alignment.to_run_time(x, x.last_sign()) for x in attempt.launch.journals]
     return max(signs, default=attempt.launch.end)
 
@@ -335,7 +338,7 @@ def _first_death_seen(
 def _deaths(
     witnesses: Iterable[Journal], alignment: ClockAlignment, event: str
 ) -> Iterable[tuple[Journal, int, int]]:
-    """Who saw which process die, and when."""
+    """Yield the journal that recorded a death, the pid, and when."""
     for witness in witnesses:
         for fields in witness.named(event):
             if type(fields.get("pid")) is int:

@@ -13,13 +13,13 @@ from headway.ledger.segments import Segment, join
 
 
 def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str]) -> list[Segment]:
-    """The run's timeline from its ranks': all cover the same interval.
+    """Merge the timelines of ranks, which all cover the same interval, into one.
 
     An instant is effective only while every rank trains. Otherwise it belongs to the rank that
-    holds the others up: of those that do not train, the one that comes last to training, or to
-    the collective that they meet in before. A rank whose leaf is in `waiting` stands in such a
-    collective for the others, and is asked last; one of which nothing is known is asked before
-    those only. Of ranks that come back together, such as never, see `_TIES`.
+    the others wait for: of the ranks that do not train, the last one to resume training or to
+    enter the next collective. Ranks whose bucket is in `waiting` are in such a collective and have
+    the lowest priority, then ranks in `unknown`. For ranks that resume at the same time, or never,
+    see `_TIES`.
     """
     if len(timelines) == 1:
         return list(timelines[0])
@@ -42,18 +42,18 @@ def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str])
     return out
 
 
-# How much is known of it, when its rank is back, which leaf of a tie, minus the rank, the leaf.
+# Certainty, when the rank resumes, rank in a tie of buckets, minus the rank, the bucket.
 _Claim = tuple[int, int, int, int, str]
 _State = _Claim | None
-_TIES = {HANG: 3, DETECTION: 1, DOWNTIME: 1, UNKNOWN: 0}  # any other leaf: 2
+_TIES = {HANG: 3, DETECTION: 1, DOWNTIME: 1, UNKNOWN: 0}  # any other bucket: 2
 
 
 def _edges(
     rank: int, timeline: Sequence[Segment], waiting: frozenset[str]
 ) -> list[tuple[int, int, _State]]:
-    """At which times a rank changes its state: None for training, else its claim."""
+    """Return when a rank changes its state: None for training, else its priority."""
     edges: list[tuple[int, int, _State]] = []
-    resumes_at = timeline[-1].end  # when this rank is where the others wait for it
+    resumes_at = timeline[-1].end  # when the others no longer wait for this rank
     for segment in reversed(timeline):
         if segment.bucket == EFFECTIVE:
             edges.append((segment.start, rank, None))
@@ -63,19 +63,19 @@ def _edges(
             priority = (certainty, resumes_at, _TIES.get(segment.bucket, 2), -rank, segment.bucket)
             edges.append((segment.start, rank, priority))
             if segment.bucket in waiting:
-                resumes_at = segment.start  # who comes last to the collective holds the others up
+                resumes_at = segment.start  # the others wait until this rank enters the collective
     edges.reverse()
     edges.append((timeline[-1].end, rank, None))
     return edges
 
 
-# A rank in one of these stands in a collective and waits for the others.
+# Buckets in which a rank is in a collective and waits for the others.
 COLLECTIVE_WAIT = frozenset({"start.process_group_init", "recover.process_group_init"})
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptTimeline:
-    """What became of one attempt."""
+    """The account of one attempt."""
 
     ranks: tuple[RankAccount, ...]
     trainers: tuple[RankAccount, ...]
@@ -116,7 +116,7 @@ def _within_attempt(attempt: AttemptRecord, t: int) -> int:
 
 
 def _without_ranks(attempt: AttemptRecord, group: str) -> list[Segment]:
-    """No rank left a journal: what the launcher did is known, and nothing else."""
+    """Return the timeline of an attempt without journals of ranks, from the launcher's."""
     spawned = attempt.begin if attempt.launch.spawned is None else attempt.launch.spawned
     spawned = min(max(spawned, attempt.begin), attempt.end)
     return join(

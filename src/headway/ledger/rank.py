@@ -25,35 +25,35 @@ from headway.units import NS
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """What the launcher knows of the attempt a rank lived in, on the run's axis."""
+    """The attempt as its ranks are accounted for, in run time."""
 
     start: int
     end: int
     group: str  # "recover" after an interruption, else "start"
     outcome: Outcome
     stop_requested_at: int | None = None
-    zero: int = 0  # when the run began
-    raised: int | None = None  # when the first rank had an exception
+    zero: int = 0  # start of the run
+    raised: int | None = None  # first exception of any rank
 
     @property
     def running(self) -> bool:
-        """It goes on: what is open stays open."""
+        """Whether the attempt is still active, so that open spans stay open."""
         return self.outcome == "running"
 
     @property
     def interrupted(self) -> bool:
-        """It did not come to its own end."""
+        """Whether the attempt ended early."""
         return self.outcome in ("failed", "preempted", "stopped")
 
     @property
     def tail_bucket(self) -> str:
-        """What follows the last sign of life."""
+        """Bucket of the time after the last sign of life."""
         if self.running:
             return UNKNOWN
         return DETECTION if self.outcome in ("failed", "preempted") else SHUTDOWN
 
 
-# What a span means before the first step, and after it. Stages are named like their leaf.
+# Buckets of spans before the first step, and after it. Stages have the names of their buckets.
 _BUCKET_BEFORE_FIRST_STEP = {
     "import": "launcher_init",
     "compile": "pt2_compile",
@@ -78,17 +78,17 @@ _BUCKET_AFTER = {
     "evaluation": "waste.evaluation",
     "publish": PUBLISH,
 }
-# These keep what happens inside them: a save that compiles is a save.
+# Spans that also own the time of spans nested in them: a compile inside a save is part of the save.
 _KEEPS_NESTED = frozenset({"checkpoint_save", "checkpoint_load", "publish", "data_wait"})
 _COMPILING = frozenset(
     {"compile", "compile_import", "compile_cache", "compile_turn", "compile_autotune"}
 )
 _NOT_A_STAGE = _COMPILING | {"data_wait", "data_iter", "import", "background"}
 
-STALL_CELLS = 2048  # into so many cells of an attempt short waits are gathered
-HANG_FLOOR = NS  # a rank that trained is not called hung below this
-HANG_FLOOR_BUSY = 60 * NS  # nor one that was inside a save, a load, a compile, ...
-MANY_STEPS = 10  # so many long steps without a sign of life are a hang
+STALL_CELLS = 2048  # cells of an attempt into which short waits are summed
+HANG_FLOOR = NS  # minimum silence of a training rank that is a hang
+HANG_FLOOR_BUSY = 60 * NS  # the same inside a save, a load, a compile, ...
+MANY_STEPS = 10  # a hang is a silence of this many steps
 GAP_FLOOR = NS // 5
 
 
@@ -98,14 +98,14 @@ class RankAccount:
 
     rank: int
     segments: list[Segment]
-    ready: int | None  # nothing but training from here on
+    ready: int | None  # start of training, after all compiles
     hung: bool
     hidden: dict[str, int]
     gaps: list[Gap]
 
 
 def account_rank(rank: RankRecord, attempt: AttemptEnd, index: int) -> RankAccount:
-    """Every nanosecond of the attempt, as this rank spent it."""
+    """Account for every nanosecond of the attempt on this rank."""
     silent_since, hung = _last_known_state(rank, attempt)
     spans = _placed_spans(rank, attempt, silent_since)
     train_start = _train_start(rank, spans)
@@ -127,7 +127,7 @@ def account_rank(rank: RankRecord, attempt: AttemptEnd, index: int) -> RankAccou
 
 @dataclass(frozen=True, slots=True)
 class _PlacedSpan:
-    """A span on the run's axis, with its end settled."""
+    """A span in run time, with a known end."""
 
     start: int
     end: int
@@ -137,7 +137,7 @@ class _PlacedSpan:
 
 
 def _placed_spans(rank: RankRecord, attempt: AttemptEnd, silent_since: int) -> list[_PlacedSpan]:
-    """An open span ends at the last sign of life; in a running job it goes on."""
+    """Place spans in run time; an open one ends at the last sign of life, or is still running."""
     last = attempt.end if attempt.running else silent_since
     placed = []
     for span in rank.journal.spans:
@@ -154,13 +154,13 @@ def _placed_spans(rank: RankRecord, attempt: AttemptEnd, silent_since: int) -> l
 
 
 def _trains(rank: RankRecord, start: int, end: int) -> bool:
-    """Whether the loop runs in a module that is imported, as by `python -c "import train"`."""
+    """Whether the loop runs inside an import, as with `python -c "import train"`."""
     first = rank.first_step_end
     return first is not None and start < first < end
 
 
 def _open_wait(rank: RankRecord) -> int | None:
-    """Since when its loop waits for a batch; a thread that reads ahead does not hold it up."""
+    """Return since when the loop waits for a batch; prefetching threads do not count."""
     page = rank.journal.pulse
     if page is None or not page.waiting or rank.wrote_exit:
         return None
@@ -169,20 +169,20 @@ def _open_wait(rank: RankRecord) -> int | None:
 
 
 def _last_known_state(rank: RankRecord, attempt: AttemptEnd) -> tuple[int, bool]:
-    """Until when the rank's state is known, and whether it hung after that."""
+    """Return until when the rank's state is known, and whether it hung after that."""
     sign = min(rank.last_sign, attempt.end)
     if not (attempt.interrupted or attempt.running) or rank.wrote_exit:
         return sign, False
     stop_at = None if attempt.stop_requested_at is None else max(attempt.stop_requested_at, sign)
     until = attempt.end if stop_at is None else min(stop_at, attempt.end)
     patience = _hang_threshold(rank)
-    # A rank that waits for one which has raised does not hang, however long that takes to die.
+    # A rank that waits for a failed rank does not hang, however long that rank takes to exit.
     hung = until - sign > patience and (attempt.raised is None or attempt.raised - sign > patience)
     return sign if hung or stop_at is None else until, hung
 
 
 def _hang_threshold(rank: RankRecord) -> int:
-    """How long this rank may be silent before that is a hang, learned from itself."""
+    """Return the silence that counts as a hang, from this rank's own step and span times."""
     busy = [span for span in rank.journal.spans if span.end is None]
     if not busy and _open_wait(rank) is None and rank.step_time is not None:
         return max(HANG_FLOOR, MANY_STEPS * rank.step_time)
@@ -196,7 +196,7 @@ def _length(span: Span) -> int:
 
 
 def _train_start(rank: RankRecord, spans: Sequence[_PlacedSpan]) -> int | None:
-    """The end of the first trained batch's wait, or of the last start stage."""
+    """Return the end of the wait for the first batch, or of the last start stage."""
     first = rank.first_step_end
     if first is None:
         return None
@@ -205,9 +205,9 @@ def _train_start(rank: RankRecord, spans: Sequence[_PlacedSpan]) -> int | None:
     stages = [
         s for s in before if s.end <= first and (s.name == "import" or s.name not in _NOT_A_STAGE)
     ]
-    # A compile imports and builds modules too: that is no preparation for the first batch.
+    # Imports and modules inside a compile are not part of the preparation of the first batch.
     ends = [s.end for s in stages if not any(_within(s, compile) for compile in compiles)]
-    # Stages that were declared run in several threads, and the loop begins after all of them.
+    # Declared stages run in several threads; the loop starts after all of them.
     declared = [end for end in rank.declared if end <= first]
     prepared = min(max([*ends, *declared, rank.opened]), first)
     own = [s for s in before if s.thread == rank.thread]
@@ -225,7 +225,7 @@ def _within(span: _PlacedSpan, outer: _PlacedSpan) -> bool:
 def _unseen_batch(
     rank: RankRecord, before: Sequence[_PlacedSpan], prepared: int, first: int
 ) -> int:
-    """No wait for the first batch was seen: allow the first step what a step takes here."""
+    """Return the start of training without a wait for the first batch, from the step time."""
     compiles = union_sorted(
         sorted(
             (max(s.start, prepared), min(s.end, first))
@@ -256,7 +256,7 @@ def _ready(rank: RankRecord, spans: Sequence[_PlacedSpan], train_start: int | No
 def _default_timeline(
     rank: RankRecord, attempt: AttemptEnd, train_start: int | None, silent_since: int, hung: bool
 ) -> list[Segment]:
-    """What the rank does where no span says so."""
+    """Return the timeline without spans."""
     launched = max(min(rank.opened, train_start or attempt.end, attempt.end), attempt.start)
     out = [Segment(attempt.start, launched, f"{attempt.group}.launcher_init")]
     if train_start is None or rank.last_step_end is None:
@@ -271,7 +271,7 @@ def _default_timeline(
 def _after_last_step(
     attempt: AttemptEnd, at: int, silent_since: int, hung: bool, bucket: str
 ) -> list[Segment]:
-    """From the last known step (or stage) to the attempt's end."""
+    """Return the segments from the last known step or stage to the end of the attempt."""
     silent_since = min(max(silent_since, at), attempt.end)
     if hung:
         stop_at = (
@@ -288,11 +288,11 @@ def _after_last_step(
 
 
 def _stalls(rank: RankRecord, attempt: AttemptEnd, segments: Sequence[Segment]) -> list[Segment]:
-    """Short waits for data, at the end of the training time of each cell.
+    """Place short waits for data at the end of the training time of each cell.
 
-    A cell is a second of the run's clock (of a long attempt, several), the same for all ranks:
-    they wait side by side, so the run loses in each cell what its slowest rank waited, and not
-    the sum. The waits of a window are spread evenly over its training time.
+    A cell is a second of run time (more in a long attempt), the same for all ranks. Ranks wait at
+    the same time, so the run loses per cell the wait of its slowest rank, not the sum. The waits
+    of a window are spread evenly over its training time.
     """
     cell = NS * max(1, -(-(attempt.end - attempt.start) // (STALL_CELLS * NS)))
     free = _in_cells(segments, attempt.zero, cell)
@@ -322,7 +322,7 @@ def _stalls(rank: RankRecord, attempt: AttemptEnd, segments: Sequence[Segment]) 
 
 
 def _in_cells(segments: Sequence[Segment], zero: int, cell: int) -> list[Segment]:
-    """The training time, cut where a cell ends."""
+    """Return the training time, cut at the ends of cells."""
     out = []
     for segment in segments:
         at = segment.start
@@ -336,13 +336,13 @@ def _in_cells(segments: Sequence[Segment], zero: int, cell: int) -> list[Segment
 def _spread(
     wait: int, start: int, end: int, free: Sequence[Segment], index: int, waits: list[int]
 ) -> None:
-    """Add a window's wait to the pieces of training time in it, in proportion to their length."""
+    """Add the wait of a window to its pieces of training time, in proportion to their length."""
     lengths: list[int] = []
     while index + len(lengths) < len(free) and free[index + len(lengths)].start < end:
         piece = free[index + len(lengths)]
         lengths.append(max(min(piece.end, end) - max(piece.start, start), 0))
     room = sum(lengths)
-    wait = min(wait, room)  # what was waited after its last step is of no window
+    wait = min(wait, room)  # waits after its last step are not part of the window
     covered = assigned = 0
     for offset, length in enumerate(lengths):
         covered += length
@@ -354,10 +354,10 @@ def _spread(
 def _span_timeline(
     rank: RankRecord, attempt: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
 ) -> tuple[list[Segment], dict[str, int]]:
-    """Who owns each instant that spans cover, and what stayed hidden behind it.
+    """Return the bucket of each instant that spans cover, and the time hidden by overlap.
 
-    While the rank starts, every thread counts: first the one that the first step waits for
-    longest. Once it trains, only the thread that makes the steps can hold it up.
+    During the start every thread counts; the thread that the first step waits for longest has
+    priority. During training only the thread that makes the steps counts.
     """
     threads: dict[int, list[_PlacedSpan]] = {}
     for span in spans:
@@ -385,7 +385,7 @@ def _span_timeline(
 
 
 def _is_waited_for(rank: RankRecord, span: _PlacedSpan, train_start: int | None) -> bool:
-    """Whether the first step comes after this span; one that never came may wait for any."""
+    """Whether the first step is after this span; without a step, it may wait for any span."""
     first = rank.first_step_end
     if first is None or train_start is None:
         return True
@@ -405,19 +405,19 @@ def _bucket_of(
 ) -> str:
     first, last = rank.first_step_end, rank.last_step_end
     if first is None and span.name == "publish":
-        return PUBLISH  # a process that never trains
+        return PUBLISH  # the process does not train
     starting = first is None or span.start < first
     if starting and span.name in ("data_wait", "data_iter") and train_start is not None:
         starting = span.start < train_start
     if starting:
         return f"{attempt.group}.{_BUCKET_BEFORE_FIRST_STEP.get(span.name, 'pre_train')}"
     if span.name == "data_wait" and attempt.outcome == "completed" and span.start >= (last or 0):
-        return SHUTDOWN  # the loader had no more
+        return SHUTDOWN  # the end of the data
     return _BUCKET_AFTER.get(span.name, "waste.blocked")
 
 
 def _drains(rank: RankRecord, attempt: AttemptEnd) -> list[Segment]:
-    """While the device still worked off queued steps the job trained, whatever the host did."""
+    """Return the time in which the device executed queued steps; this is training."""
     first = rank.first_step_end
     if first is None:
         return []

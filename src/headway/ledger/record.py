@@ -1,4 +1,4 @@
-"""What the journals record, placed on the run's clock: launches, attempts and ranks."""
+"""The records of a run on one clock: launches, attempts and ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headway.journal.reader import Journal
 from headway.ledger.model import Outcome
 from headway.ledger.segments import union_sorted
 
-MIN_STEPS_OF_OTHERS = 10  # a rank without a step is no trainer once the others made so many
+MIN_STEPS_OF_OTHERS = 10  # after so many steps of others, a rank without steps is no trainer
 
 
 @dataclass(slots=True)
 class Launch:
-    """One invocation of the launcher, on the run's axis."""
+    """One invocation of the launcher, in run time."""
 
     name: str
     begin: int
@@ -34,7 +34,7 @@ class Launch:
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """An attempt in the making."""
+    """One attempt: its ranks and other processes, and how it ended."""
 
     launch: Launch
     ranks: list[RankRecord]
@@ -42,15 +42,13 @@ class AttemptRecord:
     end: int = 0
     outcome: Outcome = "running"
     stop_requested_at: int | None = None
-    is_last_of_launch: bool = (
-        True  # of its launch: what the launcher says of the end is about this one
-    )
-    recovers: bool = False  # it follows one that was interrupted
+    is_last_of_launch: bool = True  # what the launcher recorded on the end applies to this attempt
+    recovers: bool = False  # it follows an interrupted attempt
     agents: list[Journal] = field(default_factory=list)
     others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
 
     def trainers(self) -> list[RankRecord]:
-        """The ranks that a second of training needs."""
+        """Return the ranks that must all train for a second to be effective."""
         most = max((rank.steps for rank in self.ranks), default=0)
         if most < MIN_STEPS_OF_OTHERS:
             return self.ranks
@@ -58,7 +56,7 @@ class AttemptRecord:
 
 
 class RankRecord:
-    """A rank's journal, placed on the run's axis."""
+    """A rank's journal in run time."""
 
     def __init__(self, journal: Journal, rank: int, shift: int) -> None:
         self.journal = journal
@@ -70,10 +68,12 @@ class RankRecord:
         self.thread = _stepping_thread(journal)
         windows = journal.windows
         self.steps = windows.last[-1] if windows else 0
-        self.first_steps = windows.last[0] if windows else 0  # in the first window: mostly one
+        self.first_steps = windows.last[0] if windows else 0  # in the first window, usually 1
         self.first_step_end = windows.end[0] + shift if windows else None
         self.last_step_end = windows.end[-1] + shift if windows else None
-        self.declared = [event["t"] + shift for event in journal.named("stages")]  # starts, done
+        self.declared = [
+            event["t"] + shift for event in journal.named("stages")
+        ]  # ends of declared starts
         self.device_drains: list[tuple[int, int]] = sorted(
             (event["t"] + shift, event["t"] + shift + event["ns"])
             for event in journal.named("drain")
@@ -81,7 +81,7 @@ class RankRecord:
         )
 
     def step_end(self, step: int) -> int | None:
-        """When step number `step` of this life ended; None before its first one."""
+        """Return when this process finished its step number `step`; None before the first one."""
         windows = self.journal.windows
         if step <= 0 or not windows:
             return None
@@ -93,7 +93,7 @@ class RankRecord:
         return self.shift + start + (window.end - start) * done // of
 
     def work_end(self, step: int) -> int | None:
-        """The same for the device, which may have worked off that step behind the host's back."""
+        """Return when the device finished a step, which may be later than on the host."""
         end, following = self.step_end(step), self.step_end(step + 1)
         if end is None or following is None:
             return end
@@ -102,7 +102,7 @@ class RankRecord:
         )
 
     def steps_at(self, t: int) -> int:
-        """How many steps it had made at an instant."""
+        """Return the number of steps finished at an instant."""
         windows, at = self.journal.windows, t - self.shift
         index = bisect_right(windows.end, at)
         done = windows.last[index - 1] if index else 0
@@ -113,7 +113,7 @@ class RankRecord:
 
     @cached_property
     def step_time(self) -> int | None:
-        """Median time of a step, without what else the loop did; the first ones are no measure."""
+        """Median time of a step without other work of the loop; the first window is ignored."""
         busy_elsewhere = self._not_training()
         index = 0
         rows = []
@@ -132,7 +132,7 @@ class RankRecord:
         return _weighted_median(rows)
 
     def _not_training(self) -> list[tuple[int, int]]:
-        """When the thread that steps was in a span, on the journal's own clock."""
+        """Return when the training thread was in a span, on the journal's own clock."""
         spans = sorted(
             (span.start, span.end)
             for span in self.journal.spans
@@ -144,27 +144,27 @@ class RankRecord:
 
     @property
     def wrote_exit(self) -> bool:
-        """It wrote its own end: it did not hang, and was not killed."""
+        """Whether the process recorded its end, so that it did not hang and was not killed."""
         return any(True for _ in self.journal.named("exit", "error"))
 
     @property
     def raised(self) -> int | None:
-        """When an exception ended it."""
+        """When an exception ended the process."""
         return min((e["t"] + self.shift for e in self.journal.named("error")), default=None)
 
     @property
     def exited_cleanly(self) -> bool:
-        """It ran to its end without an exception."""
+        """Whether the process ended without an exception."""
         return exited_cleanly(self.journal)
 
 
 def exited_cleanly(journal: Journal) -> bool:
-    """It wrote its own end, and no exception."""
+    """Whether a journal has the end of its process and no exception."""
     return {event["ev"] for event in journal.named("exit", "error")} == {"exit"}
 
 
 def _opened(journal: Journal) -> int:
-    """The head's own time. Old probes wrote it late: what lies before it may be more than that."""
+    """Return when the interpreter was ready; old probes wrote the head late, after first spans."""
     times = [
         span.end if span.name == "import" else span.start
         for span in journal.spans
@@ -181,7 +181,7 @@ def _stepping_thread(journal: Journal) -> int:
 
 
 def _weighted_median(rows: Iterable[tuple[int, int]]) -> int | None:
-    """The median of values that each stand for so many of them."""
+    """Return the median of values with weights."""
     ordered = sorted(rows)
     count = sum(weight for _, weight in ordered)
     middle, below = [], 0

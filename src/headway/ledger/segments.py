@@ -10,7 +10,7 @@ from operator import itemgetter
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One stretch of a timeline: half-open `[start, end)` and the leaf that owns it."""
+    """One part of a timeline: half-open `[start, end)`, and its bucket."""
 
     start: int
     end: int
@@ -18,7 +18,7 @@ class Segment:
 
 
 def paint(base: Sequence[Segment], over: Sequence[Segment]) -> list[Segment]:
-    """`over` on top of `base`; each is sorted and free of overlaps, and so is the result."""
+    """Replace parts of `base` by `over`; both and the result are sorted and without overlaps."""
     out: list[Segment] = []
     index = 0
     for under in base:
@@ -41,7 +41,7 @@ def paint(base: Sequence[Segment], over: Sequence[Segment]) -> list[Segment]:
 
 
 def join(segments: Iterable[Segment]) -> list[Segment]:
-    """Neighbours of one leaf become one segment; empty ones vanish."""
+    """Join adjacent segments of the same bucket and remove empty ones."""
     out: list[Segment] = []
     for segment in segments:
         if segment.start >= segment.end:
@@ -54,7 +54,7 @@ def join(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def union_sorted(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Intervals sorted by their start, without overlaps."""
+    """Return the union of intervals that are sorted by their start."""
     out: list[tuple[int, int]] = []
     for start, end in intervals:
         if out and start <= out[-1][1]:
@@ -65,7 +65,7 @@ def union_sorted(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def clip(segments: Iterable[Segment], start: int, end: int) -> list[Segment]:
-    """What of `segments` lies within `[start, end)`."""
+    """Return the parts of `segments` within `[start, end)`."""
     return [
         Segment(max(s.start, start), min(s.end, end), s.bucket)
         for s in segments
@@ -74,14 +74,14 @@ def clip(segments: Iterable[Segment], start: int, end: int) -> list[Segment]:
 
 
 def innermost(spans: Sequence[Segment], opaque: frozenset[int] = frozenset()) -> list[Segment]:
-    """One owner per instant among nested spans: the one that began last.
+    """Assign each instant to the innermost of nested spans: the span that started last.
 
-    A span whose index is in `opaque` keeps what is nested in it.
+    A span whose index is in `opaque` also owns the time of spans nested in it.
     """
     edges = sorted(
         [(s.start, 1, i) for i, s in enumerate(spans) if s.start < s.end]
         + [(s.end, 0, i) for i, s in enumerate(spans) if s.start < s.end],
-        # Of spans that begin together the longer one is the outer one.
+        # Of spans with the same start, the longer one is the outer one.
         key=lambda edge: (edge[0], edge[1], -spans[edge[2]].end),
     )
     active: list[int] = []
@@ -100,7 +100,7 @@ def innermost(spans: Sequence[Segment], opaque: frozenset[int] = frozenset()) ->
 
 
 def by_priority(layers: Sequence[Sequence[Segment]]) -> list[Segment]:
-    """Earlier layers win over later ones; instants with none stay empty."""
+    """Combine layers; earlier ones have priority, and instants in no layer stay empty."""
     out: list[Segment] = []
     for layer in layers:
         out = _fill_gaps(out, layer)
@@ -108,7 +108,7 @@ def by_priority(layers: Sequence[Sequence[Segment]]) -> list[Segment]:
 
 
 def _fill_gaps(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segment]:
-    """`bottom` where `top` leaves room, and `top`."""
+    """Return `top`, with `bottom` in its gaps."""
     free: list[Segment] = []
     index = 0
     for segment in bottom:
@@ -127,7 +127,7 @@ def _fill_gaps(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segmen
 
 
 def time_by_bucket(segments: Iterable[Segment]) -> dict[str, int]:
-    """Nanoseconds by leaf."""
+    """Sum nanoseconds by bucket."""
     sums: dict[str, int] = {}
     for segment in segments:
         sums[segment.bucket] = sums.get(segment.bucket, 0) + segment.end - segment.start
@@ -140,7 +140,7 @@ _start, _end = itemgetter(0), itemgetter(1)
 
 
 def union(*parts: Iterable[Interval]) -> Intervals:
-    """All that is in any of them."""
+    """Return the union of sets of intervals."""
     out: list[Interval] = []
     for start, end in sorted(interval for part in parts for interval in part):
         if start >= end:
@@ -153,7 +153,7 @@ def union(*parts: Iterable[Interval]) -> Intervals:
 
 
 def union_of_two(first: Intervals, second: Intervals) -> Intervals:
-    """The union of two, at the price of where they meet."""
+    """Return the union of two sets; the cost depends on their overlapping range only."""
     if not second:
         return first
     low = bisect_left(first, second[0][0], key=_end)
@@ -162,7 +162,7 @@ def union_of_two(first: Intervals, second: Intervals) -> Intervals:
 
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
-    """What is in one and in the other."""
+    """Return the intersection of two sets."""
     out: list[Interval] = []
     first, second = _overlapping(first, second), _overlapping(second, first)
     i = j = 0
@@ -178,7 +178,7 @@ def intersect(first: Intervals, second: Intervals) -> Intervals:
 
 
 def subtract(first: Intervals, second: Intervals) -> Intervals:
-    """What is in one and not in the other."""
+    """Return the first set without the second."""
     out: list[Interval] = []
     second = _overlapping(second, first)
     j = 0
@@ -197,12 +197,12 @@ def subtract(first: Intervals, second: Intervals) -> Intervals:
 
 
 def length(intervals: Intervals) -> int:
-    """Of all of them together."""
+    """Return the total length."""
     return sum(end - start for start, end in intervals)
 
 
 def take_first(intervals: Intervals, ns: int) -> Intervals:
-    """So much of them, from the beginning on."""
+    """Return the first `ns` of the intervals."""
     out: list[Interval] = []
     for start, end in intervals:
         if ns <= 0:
@@ -213,13 +213,13 @@ def take_first(intervals: Intervals, ns: int) -> Intervals:
 
 
 def take_last(intervals: Intervals, ns: int) -> Intervals:
-    """So much of them, up to the end."""
+    """Return the last `ns` of the intervals."""
     spared = length(intervals) - max(ns, 0)
     return subtract(intervals, take_first(intervals, spared)) if spared > 0 else intervals
 
 
 def _overlapping(intervals: Intervals, other: Intervals) -> Intervals:
-    """Those from the first to the last instant of the other."""
+    """Return the intervals that overlap the range of `other`."""
     if not other:
         return ()
     low = bisect_right(intervals, other[0][0], key=_end)
