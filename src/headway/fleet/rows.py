@@ -62,8 +62,8 @@ class _Run:
         self.hours = list(self._split(ledger.segments))
         self.by_rank = {rank.rank: list(self._split(rank.segments)) for rank in ledger.ranks}
         self.sums: dict[tuple[int, str], float] = defaultdict(float)
-        for attempt, _, leaf, seconds in self.hours:
-            self.sums[attempt, leaf] += seconds
+        for attempt, _, bucket, seconds in self.hours:
+            self.sums[attempt, bucket] += seconds
 
     def tables(self, job: str | None, labels: Mapping[str, str]) -> dict[str, list[Row]]:
         buckets = list(self._buckets())
@@ -74,11 +74,11 @@ class _Run:
                 self._key(attempt)
                 | {
                     "hour": hour,
-                    "leaf": leaf,
+                    "leaf": bucket,
                     "seconds": seconds,
                     "accelerator_s": seconds * self.accelerators[attempt],
                 }
-                for attempt, hour, leaf, seconds in self.hours
+                for attempt, hour, bucket, seconds in self.hours
             ],
             "buckets": buckets,
             "failures": list(self._failures()),
@@ -104,8 +104,8 @@ class _Run:
                 until = min(segment.end, (hour + 1) * HOUR - offset, *bounds)
                 totals[attempt, hour, segment.bucket] += until - at
                 at = until
-        for (attempt, hour, leaf), ns in sorted(totals.items()):
-            yield attempt, utc_datetime(hour * 3600), leaf, ns / NS
+        for (attempt, hour, bucket), ns in sorted(totals.items()):
+            yield attempt, utc_datetime(hour * 3600), bucket, ns / NS
 
     def _key(self, attempt: int) -> Row:
         return {"run_id": self.id, "attempt": attempt}
@@ -178,13 +178,13 @@ class _Run:
 
     def _buckets(self) -> Iterator[Row]:
         for rank in self.ledger.ranks:
-            for attempt, hour, leaf, seconds in self.by_rank[rank.rank]:
+            for attempt, hour, bucket, seconds in self.by_rank[rank.rank]:
                 if rank.rank in self.ledger.attempts[attempt].ranks:
                     yield self._key(attempt) | {
                         "rank": rank.rank,
                         "host": rank.host_of.get(attempt),
                         "hour": hour,
-                        "leaf": leaf,
+                        "leaf": bucket,
                         "seconds": seconds,
                     }
 

@@ -1,6 +1,6 @@
 """Rebuild a ledger from its rows in a store: the same sums per attempt and bucket.
 
-A store has neither the order of buckets within an attempt nor the details beside the sums (stages,
+A store has neither the order of buckets within an attempt nor the details beyond the sums (stages,
 process groups, archives, compile parts): rules that need those propose nothing.
 """
 
@@ -101,9 +101,9 @@ def _segments(
     ends = []
     at = 0
     for row in attempts:
-        for leaf in BUCKETS:
-            length = round(sums.get((row["attempt"], leaf), 0.0) * NS)
-            out.append(Segment(at, at + length, leaf))
+        for bucket in BUCKETS:
+            length = round(sums.get((row["attempt"], bucket), 0.0) * NS)
+            out.append(Segment(at, at + length, bucket))
             at += length
         ends.append(at)
     return ledger_segments.join(out), ends

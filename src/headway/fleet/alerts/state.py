@@ -1,7 +1,7 @@
-"""Alerts, notifications, and how they are stored beside the data.
+"""Alerts, notifications, and how they are stored in the store.
 
     alerts.json            alerts, the outbox and the watcher; replaced atomically
-    alerts/acks/ID.json    somebody acknowledged that alert; removed once alerts.json records it
+    alerts/acks/ID.json    a user acknowledged the alert; removed once alerts.json records it
 
 Only the watcher writes alerts.json, so two writers never overwrite each other.
 """

@@ -33,12 +33,12 @@ def field_values(column: str, limit: int) -> QueryFn:
     return query
 
 
-def bucket_hours(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
+def bucket_hours(filter_: Filter, buckets: Sequence[str], *by: str) -> QueryFn:
     """Accelerator-hours in the given buckets; filtering the buckets first is much faster."""
 
     def query(tables: Tables) -> ir.Table:
         selected = tables["hours"]
-        selected = selected.filter(selected.leaf.isin(list(leaves)))
+        selected = selected.filter(selected.leaf.isin(list(buckets)))
         rows = filtered(
             {**_select_tables(tables, "runs"), "hours": selected}, "hours", "hour", filter_
         )
@@ -54,14 +54,14 @@ def _select_tables(tables: Tables, *names: str) -> dict[str, ir.Table]:
     return {name: tables[name] for name in names}
 
 
-def start_stages(filter_: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
+def start_stages(filter_: Filter, buckets: Sequence[str], *by: str) -> QueryFn:
     """Seconds in the stages of the start, over the matching runs that trained."""
 
     def query(tables: Tables) -> ir.Table:
         runs = filtered(tables, "runs", "started_at", filter_)
         runs = runs.filter(runs.time_to_start_s.notnull()).select("run_id", *by)
         rows = tables["hours"]
-        rows = rows.filter(rows.leaf.isin(list(leaves))).join(runs, "run_id")
+        rows = rows.filter(rows.leaf.isin(list(buckets))).join(runs, "run_id")
         return rows.agg(by=[*by, "leaf"], seconds=rows.seconds.sum())
 
     return query

@@ -49,7 +49,10 @@ def releases(
             median=row["tts_p50_s"],
             p90=row["tts_p90_s"],
             stages=by_stage(
-                {leaf: sec / row["jobs"] for leaf, sec in seconds.get(row[release], {}).items()},
+                {
+                    bucket: sec / row["jobs"]
+                    for bucket, sec in seconds.get(row[release], {}).items()
+                },
                 row["tts_s_by_jobs"],
             ),
         )
@@ -76,7 +79,9 @@ def release_bars(
             start=entry.stages,
             ett_percent=ett.get(entry.name, 0.0),
             lost={
-                leaf: lost[entry.name][leaf] for leaf in BUCKETS if leaf in lost.get(entry.name, {})
+                bucket: lost[entry.name][bucket]
+                for bucket in BUCKETS
+                if bucket in lost.get(entry.name, {})
             },
         )
         for entry in releases(run_query, filter_, release)

@@ -241,7 +241,7 @@ def _finding(
         ett_after=float(np.average(points[after, trained], weights=weights[after])),
         mix=float(parts.mix[:, trained].sum()),
         within=within[EFFECTIVE],
-        buckets={leaf: change for leaf, change in within.items() if change},
+        buckets={bucket: change for bucket, change in within.items() if change},
         parts=_contributions(jobs, options, cells, parts.mix[:, trained], parts.within[:, trained]),
         hours=float(weights[after].sum()),
         p=change_point.split.p,

@@ -121,12 +121,12 @@ def _seconds_by_bucket(tables: Mapping[str, ir.Table], filter_: Filter) -> ir.Ta
 def _by_run(ids: pyarrow.ChunkedArray, rows: pyarrow.Table) -> tuple[Floats, Floats]:
     """Seconds by run and bucket, and accelerator-seconds by run."""
     run = _index(rows["run_id"], ids, -1)
-    leaf = _index(rows["leaf"], BUCKETS, BUCKETS.index(UNKNOWN))
+    bucket = _index(rows["leaf"], BUCKETS, BUCKETS.index(UNKNOWN))
     is_known = run >= 0  # a run may have arrived between the two queries
-    run, leaf = run[is_known], leaf[is_known]
+    run, bucket = run[is_known], bucket[is_known]
     seconds = rows["seconds"].to_numpy()[is_known]
     weighted = rows["accelerator_s"].to_numpy()[is_known]
-    table = np.bincount(run * len(BUCKETS) + leaf, seconds, len(ids) * len(BUCKETS))
+    table = np.bincount(run * len(BUCKETS) + bucket, seconds, len(ids) * len(BUCKETS))
     by_leaf = table.reshape(len(ids), len(BUCKETS)).astype(np.float64)
     return by_leaf, np.bincount(run, weighted, len(ids)).astype(np.float64)
 
@@ -196,9 +196,9 @@ def read_shares(store: Store, run_ids: list[str], filter_: Filter) -> dict[str, 
 
 def _shares(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
     rows = tables["hours"]
-    loop = [leaf for leaf in BUCKETS if in_loop(leaf)]
+    loop = [bucket for bucket in BUCKETS if in_loop(bucket)]
     rows = rows.filter(rows.run_id.isin(run_ids) & rows.leaf.isin(loop))
-    trained = rows.leaf.isin([leaf for leaf in BUCKETS if trains(leaf)])
+    trained = rows.leaf.isin([bucket for bucket in BUCKETS if trains(bucket)])
     result = rows.group_by(["run_id", "hour"]).agg(
         whole=rows.seconds.sum(), trained=rows.seconds.sum(where=trained).fill_null(0.0)
     )

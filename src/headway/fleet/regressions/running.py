@@ -51,14 +51,14 @@ class Alarm:
         )
 
 
-def in_loop(leaf: str) -> bool:
+def in_loop(bucket: str) -> bool:
     """Whether the time counts: starts and interruptions are reported elsewhere."""
-    return group(leaf) in ("train", "waste", "unknown") or leaf in (LOST, HANG)
+    return group(bucket) in ("train", "waste", "unknown") or bucket in (LOST, HANG)
 
 
-def trains(leaf: str) -> bool:
+def trains(bucket: str) -> bool:
     """Whether the job makes steps in this bucket, even if they are rolled back later."""
-    return leaf in (EFFECTIVE, LOST)
+    return bucket in (EFFECTIVE, LOST)
 
 
 class SavedStep(NamedTuple):
@@ -89,8 +89,8 @@ def seconds_per_step(saves: Sequence[SavedStep]) -> list[float]:
 
 def expected_share(series: Series) -> float | None:
     """The effective share of the loop that all but the worst finished jobs of a slice reach."""
-    loop = np.array([in_loop(leaf) for leaf in series.buckets])
-    trained = np.array([trains(leaf) for leaf in series.buckets])
+    loop = np.array([in_loop(bucket) for bucket in series.buckets])
+    trained = np.array([trains(bucket) for bucket in series.buckets])
     loop_s = series.seconds[:, loop].sum(axis=1)
     is_reference = ~series.running & (loop_s >= MIN_WALL_S)
     if is_reference.sum() < MIN_JOBS:

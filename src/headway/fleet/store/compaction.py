@@ -1,4 +1,4 @@
-"""Merge many small files into few, safely beside writers, readers and other compactions.
+"""Merge many small files into few, safe while writers, readers and other compactions run.
 
 A compaction writes its files under an ID of its own, then publishes one marker that lists the IDs
 it replaces; from then on readers use its files. Replaced files stay for a grace period for running

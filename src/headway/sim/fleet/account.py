@@ -14,9 +14,9 @@ from headway.sim.fleet.jobs import Attempts, Floats, Ints, Jobs
 from headway.sim.fleet.scenario import DAY, FleetScenario, PlantedRegression
 from headway.taxonomy import START_STAGES
 
-COLUMN = {leaf: number for number, leaf in enumerate(BUCKETS)}
+COLUMN = {bucket: number for number, bucket in enumerate(BUCKETS)}
 LOOP = np.array(
-    [leaf.startswith("waste.") or leaf in (EFFECTIVE, LOST) for leaf in BUCKETS], dtype=bool
+    [bucket.startswith("waste.") or bucket in (EFFECTIVE, LOST) for bucket in BUCKETS], dtype=bool
 )
 _NOISE = 0.3  # sigma of the per-job effect of a planted regression
 
@@ -115,8 +115,8 @@ def _set_up(
         seconds[~is_restart, COLUMN[f"start.{stage}"]] = durations[~is_restart]
         seconds[is_restart, COLUMN[f"recover.{stage}"]] = durations[is_restart]
     count = int(is_restart.sum())
-    for leaf, median in ((DETECTION, defaults.DETECTION_S), (DOWNTIME, defaults.DOWNTIME_S)):
-        seconds[is_restart, COLUMN[leaf]] = median * random.lognormal(
+    for bucket, median in ((DETECTION, defaults.DETECTION_S), (DOWNTIME, defaults.DOWNTIME_S)):
+        seconds[is_restart, COLUMN[bucket]] = median * random.lognormal(
             0, defaults.STAGE_SIGMA, count
         )
 

@@ -1,7 +1,7 @@
 """Parameters of the simulated fleet: assumptions, and distributions from public traces.
 
 No trace contains the assumed parameters, so they are chosen. Seconds and shares are medians of one
-job; each job differs by a log-normal factor with the sigma beside it, and each slice and each of
+job; each job differs by a log-normal factor with the given sigma, and each slice and each of
 its days by another one. NOTICE.md names the traces.
 """
 

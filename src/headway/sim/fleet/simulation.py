@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRUTH_FILE = "truth.json"
 ROWS = 2_000_000  # approximate rows of `buckets` per write; limits memory use
-LEAVES_AN_HOUR = 8  # approximate
+BUCKETS_PER_HOUR = 8  # approximate
 
 
 def draw_day(scenario: FleetScenario, number: int) -> tuple[Jobs, Account]:
@@ -66,7 +66,7 @@ def _parts(scenario: FleetScenario) -> Iterator[tuple[int, Jobs, Account]]:
 
 def _size(jobs: Jobs, account: Account) -> float:
     hours = account.seconds.sum(axis=1) / 3600 + 2
-    return float((hours * jobs.accelerators[account.attempts.job]).sum()) * LEAVES_AN_HOUR
+    return float((hours * jobs.accelerators[account.attempts.job]).sum()) * BUCKETS_PER_HOUR
 
 
 def _pieces(jobs: Jobs, account: Account) -> Iterator[tuple[Jobs, Account]]:

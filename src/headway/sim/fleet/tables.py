@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RECOMPILE = COLUMN["waste.recompile"]
 BLOCK = COLUMN["waste.checkpoint_block"]
-WASTES = np.array([leaf.startswith("waste.") for leaf in BUCKETS])
+WASTES = np.array([bucket.startswith("waste.") for bucket in BUCKETS])
 JITTER = 0.1  # relative variation of waste between ranks
 
 
@@ -136,13 +136,13 @@ class _TableBuilder:
 
     def hours_and_buckets_tables(self, random: np.random.Generator) -> dict[str, pyarrow.Table]:
         windows = split_windows(self.account)
-        row, leaf = np.nonzero(windows.seconds > 1e-6)
-        seconds = windows.seconds[row, leaf]
+        row, bucket = np.nonzero(windows.seconds > 1e-6)
+        seconds = windows.seconds[row, bucket]
         attempt, begin = windows.attempt[row], windows.begin[row]
         hours = self._table(
             **self._key(attempt),
             hour=self._time(begin),
-            leaf=self._words(self.pa.array(BUCKETS), leaf),
+            leaf=self._words(self.pa.array(BUCKETS), bucket),
             seconds=seconds,
             accelerator_s=seconds * self.accelerators[attempt],
         )
@@ -155,15 +155,15 @@ class _TableBuilder:
             rank=rank,
             host=self._words(self.hosts, self._host(job, rank)),
             hour=self._time(begin[each]),
-            leaf=self._words(self.pa.array(BUCKETS), leaf[each]),
-            seconds=self._by_rank(row, leaf, seconds, each, rank, random),
+            leaf=self._words(self.pa.array(BUCKETS), bucket[each]),
+            seconds=self._by_rank(row, bucket, seconds, each, rank, random),
         )
         return {"hours": hours, "buckets": buckets}
 
     def _by_rank(
         self,
         row: Ints,
-        leaf: Ints,
+        bucket: Ints,
         seconds: Floats,
         each: Ints,
         rank: Ints,
@@ -173,13 +173,13 @@ class _TableBuilder:
         result = seconds[each]
         new = np.concatenate([[1], np.diff(row) > 0]).cumsum() - 1  # index of the attempt and hour
         groups = int(new[-1]) + 1 if new.size else 0
-        trains = np.bincount(new, leaf == COLUMN[EFFECTIVE], groups) > 0
+        trains = np.bincount(new, bucket == COLUMN[EFFECTIVE], groups) > 0
         width = int(rank.max()) + 1 if rank.size else 1
         place = new[each] * width + rank
-        wastes = WASTES[leaf[each]] & trains[new[each]]
+        wastes = WASTES[bucket[each]] & trains[new[each]]
         extra = np.where(wastes, result * random.uniform(-JITTER, JITTER, result.size), 0.0)
         owed = np.bincount(place, extra, groups * width)
-        trained = leaf[each] == COLUMN[EFFECTIVE]
+        trained = bucket[each] == COLUMN[EFFECTIVE]
         result += extra
         result[trained] -= owed[place[trained]]
         return result
@@ -223,7 +223,7 @@ class _TableBuilder:
 
     def compiles_table(self) -> pyarrow.Table:
         buckets = ["start.pt2_compile", "recover.pt2_compile"]
-        compile_s = self.account.seconds[:, [COLUMN[leaf] for leaf in buckets]].sum(axis=1)
+        compile_s = self.account.seconds[:, [COLUMN[bucket] for bucket in buckets]].sum(axis=1)
         recompile_s = self.account.seconds[:, RECOMPILE]
         row = np.concatenate([np.flatnonzero(compile_s > 0), np.flatnonzero(recompile_s > 0)])
         recompile = np.arange(row.size) >= (compile_s > 0).sum()
