@@ -1,4 +1,4 @@
-"""Schemas, and batches made up from them."""
+"""Schemas, and synthetic batches from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that is compiled before its first batch is there."""
+"""Compile a step before its first batch is available."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_steps_ahead_are_not_counted() -> None:
 
 
 class Held:
-    """A step that waits in its midst while the main thread goes on."""
+    """A step that waits halfway while the main thread continues."""
 
     def __init__(self, step: Any) -> None:
         self.step = step
@@ -109,13 +109,13 @@ class Held:
 
 
 def seeds(count: int) -> list[int]:
-    """As samplers and loaders draw them."""
+    """Draw seeds as samplers and loaders do."""
     return [int(torch.empty((), dtype=torch.int64).random_().item()) for _ in range(count)]
 
 
 @pytest.mark.parametrize("ranks", [1, 2], ids=["one", "two side by side"])
 def test_seeds_that_are_drawn_meanwhile(ranks: int) -> None:
-    """They are those of a job without it, and none comes twice."""
+    """They are the same as in a job without it, and none is drawn twice."""
     training()
     expected = seeds(5)
     jobs = [training() for _ in range(ranks)]

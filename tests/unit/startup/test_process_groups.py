@@ -1,4 +1,4 @@
-"""Groups by meaning, as one rank of many on a backend that sends nothing."""
+"""Process groups, as one rank of many on the fake backend."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_names_do_not_depend_on_what_a_rank_has_made_before() -> None:
 def test_one_split_makes_all_parts_where_the_default_group_is_bound(
     monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
-    """There is no such device here: only that torch is asked once, for all parts."""
+    """No such device is needed: the test checks that torch is called once, for all parts."""
     splits: list[dict[str, Any]] = []
     signature = inspect.signature(dist.split_group)
 

@@ -1,4 +1,4 @@
-"""Stages and what they wait for."""
+"""Stages and their dependencies."""
 
 from __future__ import annotations
 

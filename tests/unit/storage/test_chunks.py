@@ -39,7 +39,7 @@ def test_large_files_are_cut_and_no_chunk_is_larger_than_allowed() -> None:
 
 
 def test_nearly_equal_folders_share_nearly_all_bytes() -> None:
-    """Measured: of 200 files one is changed, one comes and one goes."""
+    """Of 200 files one is changed, one is added and one is removed."""
     before = files(200)
     after = [*before[:50], b"changed" + before[50], *before[51:120], *before[121:], b"new file"]
     names = {chunks.chunk_name(part) for part in chunks.split_chunks(before)}
@@ -48,7 +48,7 @@ def test_nearly_equal_folders_share_nearly_all_bytes() -> None:
 
 
 def zstd(plain: bytes) -> bytes:
-    """A chunk as earlier versions packed it."""
+    """A chunk as compressed by earlier versions."""
     return chunks.ZSTD + pytest.importorskip("zstandard").ZstdCompressor(level=3).compress(plain)
 
 

@@ -1,4 +1,4 @@
-"""Folders and URLs: objects are there whole or not at all, and nothing odd is taken for one."""
+"""Objects in folders and behind URLs: atomic writes, and refusal of anything else."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_store_that_we_make_is_one_that_we_trust(tmp_path: Path, umask: int) -
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o775, 0o2770])
 def test_what_is_in_a_store_is_as_open_as_the_store(tmp_path: Path, mode: int) -> None:
-    """A group that shares a folder can write into what one of it has made."""
+    """Members of a group that share a folder can write into folders of each other."""
     tmp_path.chmod(mode)
     FolderObjectPlace(tmp_path).write("archives/key/job/id", b"x")
     for path in (tmp_path / "archives", tmp_path / "archives/key/job", tmp_path / DRAFTS):
@@ -133,7 +133,7 @@ def test_an_object_that_others_can_change_is_not_ours(tmp_path: Path, mode: int)
 
 @needs_root
 def test_an_object_of_another_user_is_not_ours(tmp_path: Path) -> None:
-    """As if it was put there after the folder was looked at."""
+    """The file is put there after the check of the folder."""
     store = FolderObjectPlace(tmp_path / "store")
     store.write("chunks/ab/abc", b"x")
     os.chown(tmp_path / "store/chunks/ab/abc", 12345, 12345)

@@ -1,4 +1,4 @@
-"""The team's key: what it signs is used, and nothing else is."""
+"""Keys and signatures: only what the key signed is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def secret(folder: Path, content: bytes = b"0123456789abcdef", mode: int = 0o600
 
 
 def pair(folder: Path) -> tuple[str, str]:
-    """The files of an ed25519 key and of its public half."""
+    """Files of an ed25519 private key and its public key."""
     private = ed25519.Ed25519PrivateKey.generate()
     key, other = folder / "team.pem", folder / "team.pub"
     key.write_bytes(
@@ -148,7 +148,7 @@ def test_without_cryptography_it_says_what_to_install(
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A folder below which nobody else can write; pytest's own are."""
+    """A folder that no other user can write, as pytest's own folders are."""
     assert not path_untrusted_reason(tmp_path)
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)

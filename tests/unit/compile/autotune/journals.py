@@ -1,4 +1,4 @@
-"""Journals with tunings in them, with the very fields that the probe writes."""
+"""Journals with tunings, with the same fields that the probe writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kernel(
     cost: float | None = None,
     **fields: Any,
 ) -> Kernel:
-    """One kernel with these keys, as `collect` finds it."""
+    """A kernel with these keys, read back by `collect`."""
     journal = FakeRun().process(begin=1)
     widest = max(len(ms) for ms in times.values())
     tell_kernel(journal, [64 << number for number in range(widest)], kind=kind, **fields)

@@ -1,4 +1,4 @@
-"""From measured times to the configs worth trying, and the file of them."""
+"""The choice of configs from measured times, and the advice file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tunings from journals, whatever state those are in."""
+"""Tunings from journals, including incomplete and damaged ones."""
 
 from __future__ import annotations
 

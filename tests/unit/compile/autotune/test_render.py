@@ -1,4 +1,4 @@
-"""The autotune report, and the code to paste, which must run and do what the file does."""
+"""The autotune report, and the code to paste, which must run and have the effect of the file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_to_prune(golden: Golden) -> None:
 
 
 class Config:
-    """The part of triton.Config that the code meets."""
+    """The part of triton.Config that the code uses."""
 
     def __init__(self, kwargs: dict[str, Any], **options: Any) -> None:
         self.kwargs = kwargs
@@ -48,7 +48,7 @@ class Config:
 
 
 class Dtype:
-    """A type as a constant of a kernel; its text is in the record."""
+    """A type that is a constant of a kernel; the record has its text."""
 
     def __str__(self) -> str:
         return "fp16"

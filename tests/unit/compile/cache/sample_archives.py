@@ -26,7 +26,7 @@ FACTS: dict[str, Any] = {
 
 
 def library(size: int = 200) -> bytes:
-    """What the header and the last table of a shared library look like."""
+    """A minimal file with the header and last table of a shared library."""
     head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQ", 3, 62, 1, 0, 0, size - 64)
     head += struct.pack("<IHHHHHH", 0, 64, 56, 0, 64, 1, 0)
     return head + b"\x90" * (size - len(head) - 64) + bytes(64)

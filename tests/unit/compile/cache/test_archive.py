@@ -1,4 +1,4 @@
-"""The store: found by key, verified, published, merged; nothing is lost and nothing is believed."""
+"""The archive store: find by key, verify, publish and merge."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStore:
 def test_what_is_there_is_not_fetched_again(
     any_store: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the other ranks of a node find it."""
+    """The case of the other ranks of a node."""
     save(any_store, tree(tmp_path / "a", FILES))
     fetched: list[str] = []
     read_chunk = any_store.read_chunk
@@ -241,7 +241,7 @@ def test_a_signed_manifest_counts_only_in_its_place(
 def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
     team: ArchiveStore, how: str, code: str, tmp_path: Path
 ) -> None:
-    """Compiled anew, saved, and the store is whole again."""
+    """The job compiles again and saves, which repairs the store."""
     random_ = random.Random(0)
     files = {f"d/{number}": random_.randbytes(100_000) for number in range(30)}
     save(team, tree(tmp_path / "a", files))
@@ -342,7 +342,7 @@ def test_only_what_is_new_is_written(team: ArchiveStore, tmp_path: Path) -> None
 def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(
     team: ArchiveStore, tmp_path: Path
 ) -> None:
-    """The second run: all is in the user's folder already, and older than the run."""
+    """The second run: all files are already in the user's folder, and older than the run."""
     save(team, tree(tmp_path / "a", FILES))
     fill(tmp_path / "user", FILES)
     for name in FILES:
@@ -440,7 +440,7 @@ def test_nothing_is_nothing_to_save(team: ArchiveStore, tmp_path: Path) -> None:
 def test_chunks_that_were_cleared_away_meanwhile_are_written_again(
     team: ArchiveStore, tmp_path: Path
 ) -> None:
-    """A job of days: its archive was superseded by another run's, and cleared away."""
+    """A long job: its archive was superseded by that of another run and then deleted."""
     large = {
         "a": bytes(chunks.TARGET_BYTES + 1),
         "b": b"b" * (chunks.TARGET_BYTES + 1),
@@ -474,7 +474,7 @@ def test_a_chunk_that_cannot_be_written_leaves_no_manifest(
 def test_the_manifest_comes_last_and_the_old_one_goes_after_it(
     team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a kill at any point leaves a store that is whole."""
+    """A kill at any point must leave a consistent store."""
     save(team, tree(tmp_path / "a", FILES))
     lookup, into, _ = restored(team, tmp_path / "b")
     done: list[str] = []

@@ -1,4 +1,4 @@
-"""`headway cache`: the text of each action, and its exit codes."""
+"""`headway cache`: output and exit code of each action."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cache = Callable[..., CompletedProcess[str]]
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
-    """The verb in a folder with two keys and a store of one archive."""
+    """The command in a folder with two keys and a store with one archive."""
     for name in ("key", "other.key"):
         (tmp_path / name).write_bytes(f"the key of a team in {name}".encode())
         (tmp_path / name).chmod(0o600)

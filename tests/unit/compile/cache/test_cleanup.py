@@ -1,4 +1,4 @@
-"""Keeping a store: what is in it, whether it is whole, and what may go."""
+"""List, verify and garbage-collect the archives of a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.compile.cache.sample_archives import NOW, save, tree, wanted
 
 @pytest.fixture
 def team(tmp_path: Path) -> ArchiveStore:
-    """Three archives of 10 kB each, a day apart, of chunks that are old."""
+    """Three archives of 10 kB each, one per day, with old chunks."""
     store = ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
     for number in range(3):
         folder = tree(tmp_path / str(number), {"x": bytes([number]) + os.urandom(10_000)})
@@ -130,7 +130,7 @@ def test_while_one_cannot_be_read_all_chunks_stay(team: ArchiveStore) -> None:
 def test_an_archive_that_is_saved_meanwhile_keeps_its_chunks(
     team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shares an old chunk that nothing needed when the clearing began."""
+    """It shares an old chunk that nothing needed when the garbage collection started."""
     (first, *_) = list_archives(team)
     assert first.manifest is not None
     (root(team) / first.name).unlink()

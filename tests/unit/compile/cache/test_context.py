@@ -1,4 +1,4 @@
-"""The compile cache from code: whatever happens to the store, the job trains."""
+"""The compile cache from code: problems with the store never stop the job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def key(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job whose machine is made up, with a cache folder of its own."""
+    """A job with an artificial machine and its own cache folder."""
     folder = tmp_path / "cache"
     folder.mkdir()
     monkeypatch.setenv(context.FOLDER, str(folder))

@@ -1,4 +1,4 @@
-"""Cache folders: what is worth keeping, and what was used."""
+"""Cache folders: which files to archive, and which were used."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_is_there_stays_and_counts_as_the_archives(tmp_path: Path) -> None:
 
 
 def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
-    """As its FileCacheManager writes and reads them."""
+    """Group files as Triton's FileCacheManager writes and reads them."""
     first = CacheFolder(tmp_path / "föö")
     group = {name: str(first.root / "triton/key" / name) for name in ("k.json", "k.cubin")}
     fill(first.root, {f"triton/key/{name}": b"x" for name in group})
@@ -201,7 +201,7 @@ def test_a_link_that_takes_the_place_of_a_file_is_not_followed(tmp_path: Path) -
 
 
 def test_a_library_that_is_being_written_is_left_out(tmp_path: Path) -> None:
-    """torch takes whatever has the right name for the finished library, and fails."""
+    """torch would load any file with the right name and fail."""
     whole = library(5000)
     folder = sample_archives.tree(tmp_path / "c", {"whole.so": whole})
     assert folder.read("whole.so", TODAY) is not None

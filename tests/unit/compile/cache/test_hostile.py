@@ -1,4 +1,4 @@
-"""Archives that are damaged, or made to do harm: a miss and a sentence, and nothing else."""
+"""Damaged and malicious archives: a miss with a reason, without any other effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = {"ab/x.so": library(), "ab/x.py": b"print()", "dynamo/k/headway-guards.j
 
 
 class Attacked:
-    """A store of this user's, in which somebody has been; what an own folder reads, it parses."""
+    """A store of this user that was tampered with; files of an own folder are parsed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Attacked:
         return json.loads(chunks.unpack_chunk(body[8:], int.from_bytes(body[:8], "big")))
 
     def look(self) -> CacheLookup:
-        """All that is done with a store; whatever it holds."""
+        """Every operation on a store, whatever its content."""
         self.count += 1
         into = CacheFolder(self.folder / str(self.count))
         lookup, files = self.store.restore(self.store.find(wanted()), into)
@@ -59,7 +59,7 @@ class Attacked:
             path.write_bytes(whole)
 
     def seal(self, document: Any) -> None:
-        """A list of files as the owner would write it."""
+        """Store a manifest as the owner would write it."""
         plain = json.dumps(document).encode()
         body = len(plain).to_bytes(8, "big") + chunks.pack_chunk(plain)
         self.manifest.write_bytes(signing.seal(body, None))
@@ -121,7 +121,7 @@ GUARDS = json.dumps([["__import__('pathlib').Path({!r}).write_text('ran')", __na
 def test_guards_of_an_archive_that_is_not_trusted_are_not_evaluated(
     tmp_path: Path, way: str
 ) -> None:
-    """They are expressions: whoever may make archives may run code, and nobody else."""
+    """They are expressions: only archives that are trusted may execute code."""
     key = signing.HmacKey(b"0123456789abcdef")
     mine = signing.HmacKey(b"fedcba9876543210")
     ran = tmp_path / "ran"

@@ -1,4 +1,4 @@
-"""How two machines differ, and what identifies the code and the configuration of a job."""
+"""Differences between machines, and the digests of a job's code and configuration."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_where_torch_lies_makes_no_other_key() -> None:
 
 @pytest.mark.parametrize("junk", [None, 3, [], "x", {"a": []}, [[1]], {"env": {"a": {}}}])
 def test_words_for_whatever_a_store_says(junk: Any) -> None:
-    """The facts of other machines are not signed; they are only talked about."""
+    """The facts of other machines are not signed; they are only used in messages."""
     for name in FACTS:
         assert (
             describe_difference(FACTS, FACTS | {name: junk})

@@ -1,4 +1,4 @@
-"""Manifests: written and read back, and nothing else is taken for one."""
+"""Encode and decode manifests, and refuse everything else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stored(plain: bytes) -> bytes:
 
 
 def altered(**fields: Any) -> bytes:
-    """A right one, with some fields put in by hand."""
+    """A valid manifest, with some fields replaced."""
     whole = encode_manifest(sample_archives.manifest())
     plain = json.loads(chunks.unpack_chunk(whole[8:], int.from_bytes(whole[:8], "big")))
     return stored(json.dumps(plain | fields).encode())

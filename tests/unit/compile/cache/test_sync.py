@@ -1,4 +1,4 @@
-"""Fetching and saving by the launcher: the job never pays for what goes wrong."""
+"""Fetch and save in the launcher: problems never affect the job."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bench:
         path.with_suffix(".tmp").rename(path)
 
     def ask(self, facts: dict[str, Any] = FACTS) -> dict[str, Any]:
-        """As the probe does when torch has loaded; the answer."""
+        """Send a request as the probe does once torch is imported; returns the answer."""
         key = host_facts.compile_key(facts)
         self.put(f"want-{key}.json", facts)
         ready = self.sync.folder / "talk" / f"ready-{key}.json"
@@ -68,7 +68,7 @@ class Bench:
         return answer
 
     def compiled(self, files: dict[str, bytes], seconds: float = 5.0, key: str = KEY) -> None:
-        """As when a compile is over."""
+        """Write files and report a compile as the probe does."""
         fill(self.cache, files)
         self.put("made-1.json", {"rank": 0, "seconds": seconds, "key": key})
 
@@ -142,7 +142,7 @@ def test_saved_once_it_is_quiet_and_again_at_the_end(
 
 
 def test_who_compiles_nothing_saves_nothing(team: ArchiveStore, open_bench: Open) -> None:
-    """torchrun's agent has torch too, and may have another environment."""
+    """torchrun's agent also imports torch, possibly with another environment."""
     bench = open_bench(team)
     agent = FACTS | {"env": {"TORCHINDUCTOR_X": "1"}}
     bench.ask(agent)
@@ -295,7 +295,7 @@ def test_a_folder_that_is_taken_away_costs_the_job_nothing(
 
 
 def locked(folder: Path) -> bool:
-    """As the probe asks it."""
+    """The check that the probe uses."""
     with open(folder / "lock", "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -308,7 +308,7 @@ def locked(folder: Path) -> bool:
 
 
 class Stall:
-    """Nothing is written to the store until it may `go`."""
+    """Writes to the store wait until `go` is set."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()

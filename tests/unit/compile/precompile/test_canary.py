@@ -1,4 +1,4 @@
-"""The first result of a package against eager."""
+"""Compare the first result of a package with eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Compiled = Callable[..., Any]  # takes the model and its input
 
 
 class Bench:
-    """A canary before something that may be wrong."""
+    """A canary around a function that may be wrong."""
 
     def __init__(self, torch: Any, compiled: Compiled, *, loaded: bool = True) -> None:
         from headway.compile.precompile.canary import Canary
@@ -115,7 +115,7 @@ def test_a_change_behind_a_dropped_guard_ends_it(torch: Any) -> None:
 
 
 def test_what_a_guard_looks_at_is_gone(torch: Any) -> None:
-    """The training step goes on, without the package."""
+    """The training step continues without the package."""
     bench = Bench(torch, lambda model, x: model(x), loaded=False)
     bench.canary.make_id_reader = lambda: lambda: (id(bench.watched[0]),)
     bench.canary(torch.ones(3))

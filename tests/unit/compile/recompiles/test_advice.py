@@ -1,4 +1,4 @@
-"""From journals to advice: unions, ranks, old journals, and journals that make no sense."""
+"""Advice from journals: union of sources, ranks, old journals, and inconsistent journals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rank(job: FakeRun) -> FakeJournal:
 
 
 def test_guards_and_lattice_are_united(job: FakeRun, rank: FakeJournal) -> None:
-    """x is named by a guard alone, y by the lattice alone: they changed in the same call."""
+    """Only a guard names x, only the lattice has y: they changed in the same call."""
     again(rank, 1, lattice=[["L['x']", [4]], ["L['y']", [4, 3]], ["L['n']", 2]])
     again(rank, 3, size("x", 0, 4, 5), lattice=[["L['y']", ["?", 3]], ["L['n']", "?"]])
     assert advice_of(job).env == {DYNAMIC: "L['x']:0,L['y']:0,L['n']"}

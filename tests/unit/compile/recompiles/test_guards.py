@@ -1,4 +1,4 @@
-"""Guard texts as torch gives them; causes.py of the integration tests makes them anew."""
+"""Guard texts as torch prints them; causes.py of the integration tests produces them again."""
 
 from __future__ import annotations
 

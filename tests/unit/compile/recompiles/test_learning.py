@@ -1,4 +1,4 @@
-"""What runs teach the next run, and the undisturbed step time."""
+"""Learning from runs, and the undisturbed step time."""
 
 from __future__ import annotations
 
@@ -159,22 +159,22 @@ def run_of(folder: Path, each: float, reason: str = "", **fields: Any) -> Path:
 def test_a_lesson_from_runs_on_disk(tmp_path: Path, golden: Golden) -> None:
     lines: list[str] = []
 
-    def lesson() -> RecompileLearner:
+    def learner() -> RecompileLearner:
         return RecompileLearner(tmp_path, "job", ["python", "job.py"], lines.append)
 
-    first = lesson()
+    first = learner()
     assert first.begin({}) == {} and lines == []
     mismatch = "0/0: tensor 'x' size mismatch at index 0. expected 4, actual 1"
     first.end(run_of(tmp_path / "one", 0.25, mismatch), 0)
     assert codes("\n".join(lines)) == [""]
-    second = lesson()
-    # 1 asks for an unbacked size, which may break code: the lesson marks it as dynamic only.
+    second = learner()
+    # 1 asks for an unbacked size, which may break code: the learner marks it as dynamic only.
     assert second.begin({}) == {DYNAMIC: "L['x']:0"}
     marked = {"marked": {"dynamic_sources": "L['x']:0"}}
     second.end(run_of(tmp_path / "two", 0.5, **marked), 0)
     assert codes(lines[-1]) == ["learned-sources-off"]
     assert re.findall(r"[\d.]+", lines[-1]) == ["500.00", "250.00", "100"]
-    third = lesson()
+    third = learner()
     assert third.begin({}) == {} and codes(lines[-1]) == ["learned-sources-off"]
     golden("learning.txt", "\n".join([*lines, ""]))
     kept = json.loads((tmp_path / ".learned" / "job.json").read_text())
@@ -188,8 +188,8 @@ def test_a_run_that_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pace_without_both_times_is_not_judged() -> None:
-    for pace in (StepTimes(), StepTimes(without=time(1)), StepTimes(marked=time(9))):
-        assert pace.judge() == pace
+    for step_times in (StepTimes(), StepTimes(without=time(1)), StepTimes(marked=time(9))):
+        assert step_times.judge() == step_times
     off = replace(StepTimes(time(1), time(9)), off="before")
     assert off.judge() == off
 

@@ -11,7 +11,7 @@ NEW, OLD = "2.13.0+cpu", "2.11.0+cu130"
 
 
 def matches(entries: list[str], source: Source, torch: str) -> bool:
-    """As torch reads them: spaces out, split at commas, the same or a match from the start."""
+    """Match as torch does: spaces removed, split at commas, equal or matching from the start."""
     return sources.is_covered(source, ",".join(entries), torch)
 
 

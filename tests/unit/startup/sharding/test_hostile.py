@@ -1,4 +1,4 @@
-"""Folders of plans that are damaged, or made to do harm: a plan is made anew."""
+"""Damaged and malicious plan caches: a new plan is made."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(folder: Path, count: int) -> None:
 
 
 def _read(document: object) -> None:
-    """What rank 0 sends is read in the same way by the others."""
+    """Other ranks read the plan of rank 0 with the same checks."""
     try:
         plan = ShardingPlan.read(document)
     except UsageError as error:

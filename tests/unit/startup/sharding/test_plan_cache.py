@@ -1,4 +1,4 @@
-"""Kept plans: found when nothing has changed, made again when anything has."""
+"""Cached plans: reused if nothing has changed, else made again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = [Table("a", 100, 8), Table("b", 10, 8, "float16")]
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many ranks each plan that was made is for."""
+    """The number of ranks of each plan that was made."""
     calls: list[int] = []
     real = planner.plan
 

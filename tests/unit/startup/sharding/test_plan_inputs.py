@@ -1,4 +1,4 @@
-"""What a plan depends on."""
+"""Descriptions of what a plan depends on."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_refers_to_itself() -> None:
 
 
 def test_every_process_says_the_same() -> None:
-    """Whatever order its sets have."""
+    """Sets have a different order in each process."""
     pytest.importorskip("torch")
     code = (
         "from headway.startup.sharding.plan_inputs import describe_inputs as facts\n"

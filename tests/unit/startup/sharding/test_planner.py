@@ -1,4 +1,4 @@
-"""The planner: it fits, it is balanced, it is the same everywhere, and it says why it cannot."""
+"""The planner: limits, balance, determinism, and errors."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_limit_on_trials_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     st.integers(1, 9),
 )
 def test_any_tables_on_any_ranks(tables: list[Table], ranks: int) -> None:
-    """A Plan checks itself: every table is covered. Here: no rank has two parts of a table."""
+    """ShardingPlan checks that every table is covered; this checks one part per rank and table."""
     result = plan(tables, ranks)
     assert [table.name for table in result.tables] == [table.name for table in tables]
     for table in tables:

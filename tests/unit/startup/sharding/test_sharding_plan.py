@@ -1,4 +1,4 @@
-"""Tables, shards and plans: what they accept, and that a plan is the same after a journey."""
+"""Tables, shards and plans: validation, and round trips."""
 
 from __future__ import annotations
 
