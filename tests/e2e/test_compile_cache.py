@@ -1,4 +1,4 @@
-"""The compile cache as a person uses it: real torch, real stores, and everything that can fail.
+"""The compile cache from the command line: real torch, real stores, and failures.
 
 One job compiles for real, and others use what it has left. Where a store or a launcher fails,
 torch is not the point: such jobs run with the stand-in of jobs/stand_in, and compile nothing.
@@ -72,7 +72,7 @@ sys.exit(main(sys.argv[2:]))
 
 @dataclass
 class Ended:
-    """How a job ended, its output and that of its launcher, and what it compiled."""
+    """The exit code of a job, its output and that of its launcher, and what it compiled."""
 
     code: int
     output: str
@@ -81,12 +81,12 @@ class Ended:
     compiles: int = 0  # of a light job
 
     def printed(self, name: str) -> list[str]:
-        """The values that all ranks have printed behind that name; the launcher writes as well."""
+        """The values that all ranks printed after that name; the launcher also writes."""
         return re.findall(rf"\b{name} ([0-9]\S*)", self.output)
 
     @property
     def codes(self) -> list[str]:
-        """Of the problems that the launcher has told."""
+        """Codes of the problems that the launcher reported."""
         lines = re.findall(r"^headway: .*", self.output, re.M)
         return [code for code in codes("\n".join(lines)) if code]
 
@@ -102,13 +102,13 @@ class Ended:
 
     @property
     def load(self) -> dict[str, Any]:
-        """What the launcher found in the store."""
+        """The launcher's load event."""
         (event,) = [event for event in self.events("cache") if event["what"] == "load"]
         return event
 
 
 class Bench:
-    """A folder with the jobs, a key, a compiler, and a place for temporary files."""
+    """A folder with the jobs, a key, a compiler, and a folder for temporary files."""
 
     def __init__(self, root: Path, compiler: Path) -> None:
         self.root = root
@@ -130,7 +130,7 @@ class Bench:
         return ArchiveStore(str(self.store), read_key(str(self.key)))
 
     def only(self) -> Manifest:
-        """The archive, whole."""
+        """The only archive, verified."""
         (archive,) = list_archives(self.open())
         assert verify_archive(self.open(), archive) == "" and archive.manifest is not None
         return archive.manifest
@@ -180,7 +180,7 @@ class Bench:
         return self.end(self.start(*program, **more))
 
     def start_light(self, *words: str, **more: Any) -> subprocess.Popen[str]:
-        """Without torch: only the talk, and files that are put there by hand."""
+        """A job without torch: only the messages, and files with given content."""
         return self.start(*python("light.py", *words), PYTHONPATH=str(JOBS / "stand_in"), **more)
 
     def light(self, *words: str, **more: Any) -> Ended:
@@ -189,7 +189,7 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same for all, as its path is a part of torch's keys."""
+    """The same for all tests, because its path is part of torch's keys."""
     path = tmp_path_factory.mktemp("compiler") / "g++"
     path.write_text(COMPILER)
     path.chmod(0o755)
@@ -198,7 +198,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class First:
-    """What the first run of a job has left."""
+    """The first run of a job, and its store."""
 
     bench: Bench
     ended: Ended
@@ -206,7 +206,7 @@ class First:
 
 @pytest.fixture(scope="session")
 def cold(tmp_path_factory: pytest.TempPathFactory, compiler: Path) -> First:
-    """The one job that compiles from nothing, below a launcher that answers late."""
+    """The only job that compiles without a cache, with a launcher that answers late."""
     bench = Bench(tmp_path_factory.mktemp("cold"), compiler)
     (bench.root / "late.py").write_text(LATE)
     launcher = (sys.executable, "late.py", str(bench.root / "runs/1/journal"))
@@ -227,7 +227,7 @@ def bench(tmp_path: Path, compiler: Path) -> Bench:
 
 @pytest.fixture
 def warm(bench: Bench, cold: First) -> Bench:
-    """With a copy of the archive of the job that has compiled."""
+    """With a copy of the archive of the job that compiled."""
     assert cold.ended.code == 0, cold.ended.output
     shutil.copytree(cold.bench.store, bench.store)
     return bench
@@ -242,7 +242,7 @@ def filled(bench: Bench, by_hand: First) -> Bench:
 
 
 def damage(store: Path) -> None:
-    """One bit of the largest chunk."""
+    """Flip one bit of the largest chunk."""
     path = max((p for p in (store / "chunks").rglob("*") if p.is_file()), key=os.path.getsize)
     body = bytearray(path.read_bytes())
     body[len(body) // 2] ^= 1
@@ -307,7 +307,7 @@ def test_in_an_empty_container_nothing_is_built(
 
 
 def test_a_changed_model_is_compiled_anew(warm: Bench, cold: First) -> None:
-    """Right by the job's own comparison with eager, and not the numbers of the old one.
+    """Correct by the job's own comparison with eager, and different from the old results.
 
     What has not changed knows from the start which of its sizes does.
     """
@@ -404,7 +404,7 @@ def test_a_cache_folder_that_cannot_be_made_costs_the_job_nothing(bench: Bench) 
 
 
 def read_only(store: Path) -> tuple[str, ...]:
-    """A launcher to which a folder is read-only; root may write whatever its mode is."""
+    """A launcher that cannot write to a folder; root ignores file modes."""
     if os.geteuid() != 0:
         for path in (store, *store.rglob("*")):
             path.chmod(path.stat().st_mode & ~0o222)
@@ -439,7 +439,7 @@ def stalled(bench: Bench, owner: str, name: str, first: int) -> tuple[str, ...]:
 
 @pytest.fixture
 def killed(bench: Bench) -> Iterator[Callable[..., None]]:
-    """Runs a job until its launcher stalls, and kills that."""
+    """Run a job until its launcher stalls, and kill the launcher."""
     started: list[subprocess.Popen[str]] = []
 
     def kill(*words: str, launcher: tuple[str, ...]) -> None:
@@ -474,7 +474,7 @@ def test_a_launcher_that_is_killed_while_it_saves(
 
 
 def test_a_launcher_that_is_killed_while_it_loads(filled: Bench) -> None:
-    """The first read is of the manifest; a job that is not ended with it compiles by itself."""
+    """The first read is of the manifest; a job that survives the launcher compiles without it."""
     process = filled.start_light("deaf", launcher=stalled(filled, "FolderObjectPlace", "read", 1))
     wait_until((filled.root / "mark").exists)
     process.send_signal(signal.SIGKILL)

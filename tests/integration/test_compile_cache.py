@@ -30,14 +30,14 @@ triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
 
 class Served:
-    """Couriers, one for each job, on one store."""
+    """Compile cache syncs, one for each job, on one store."""
 
     def __init__(self, folder: Path) -> None:
         self.store = ArchiveStore(str(folder / "store"))
         self.syncs: list[CompileCacheSync] = []
 
     def env(self, job: str = "job") -> dict[str, str]:
-        """For the next job; the one before has ended."""
+        """The environment of the next job; the previous one has ended."""
         self.close()
         self.syncs.append(CompileCacheSync(self.store, job, "1", print, env={}))
         return dict(self.syncs[-1].env)

@@ -1,4 +1,4 @@
-"""Process groups between real ranks: made by their members, and seen by the probe."""
+"""Process groups between real ranks: created by their members, and recorded by the probe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ranked(tmp_path: Path, ranks: int, script: str) -> str:
 @pytest.mark.timeout(100)
 @pytest.mark.slow
 def test_four_ranks_make_their_own_groups(tmp_path: Path) -> None:
-    """Ranks that have made other groups before, threads, and groups that come and go."""
+    """Ranks that created other groups before, threads, and groups that are destroyed."""
     script = """
 if rank < 2:
     assert total(groups.group([1, 0], purpose="pair").pg()) == 1

@@ -1,4 +1,4 @@
-"""Precompile packages: loaded where they are right, refused where they would be wrong."""
+"""Precompile packages: loaded if correct, refused if they would be wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def run(folder: Path, cache: Path, case: str = "") -> tuple[dict[str, Any], list[str]]:
-    """One process: what it printed, and the codes of what was noted of its packages."""
+    """Run a process; returns its output and the codes of the notes about its packages."""
     journal = folder / f"journal-{case.replace(' ', '-')}"
     journal.mkdir(exist_ok=True)
     (folder / "talk").mkdir(exist_ok=True)
@@ -65,13 +65,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def right(result: dict[str, Any]) -> None:
-    """The numbers are eager's."""
+    """The results equal those of eager."""
     assert result["got"] == pytest.approx(result["expected"], rel=1e-4)
     assert result["buffers"]
 
 
 def consumed(made: Path, folder: Path, case: str) -> tuple[dict[str, Any], list[str]]:
-    """Another process that finds that folder."""
+    """Run another process with that folder."""
     shutil.copytree(made, folder / "cache")
     return run(folder, folder / "cache", case)
 

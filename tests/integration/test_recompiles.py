@@ -1,4 +1,4 @@
-"""The recompile advisor against real torch: each cause, its cure, before and after."""
+"""The recompile advisor with real torch: each cause and its fix, before and after."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CODE = {
 
 
 def probed(script: Path, folder: Path, *words: str, **env: str) -> tuple[list[Journal], str]:
-    """Run a script with the probe; its journals and what it printed."""
+    """Run a script with the probe; returns its journals and output."""
     folder.mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, str(script), *words],
@@ -168,7 +168,7 @@ def test_a_model_that_recompiles_21_times(tmp_path: Path) -> None:
     cured = advise(collect(probed(JOBS / "storm.py", tmp_path / "cured", **advice.env)[0]))
     assert (cured.recompiles, cured.graphs, cured.limit_hits) == (0, 3, ())
 
-    # torch's own advice has not seen what changed after it gave up.
+    # torch's own advice does not include changes after it stopped compiling.
     hint = re.search(rf'{DYNAMIC}="([^"]+)"', printed)
     assert hint is not None
     assert "offsets" not in hint[1] and "L['offsets']:0" in advice.env[DYNAMIC]
@@ -329,7 +329,7 @@ for step in range(14):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_verify_goes_on_as_long_as_it_finds_more(headway: Headway, tmp_path: Path) -> None:
-    """Two of ten inputs change only after torch gave up: no record of that run can name them."""
+    """Two of ten inputs change only after torch stopped compiling, so that no record names them."""
     (tmp_path / "ten.py").write_text(TEN)
     headway("run", "--name", "ten", "--no-report", "--", sys.executable, "ten.py")
     text = headway("recompiles", "headway/ten", "--verify", "--steps", "13", "--json").stdout

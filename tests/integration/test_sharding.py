@@ -1,4 +1,4 @@
-"""Sharded tables from one plan, on real ranks: equal to what torch gathers, and never a hang."""
+"""Sharded tables from one plan, on real ranks: equal to what torch gathers, without hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ checks.fork({checks!r}, {world}, Path.cwd())
 
 
 def run(forks: ForkServer, folder: Path, world: int, checks: str) -> list[tuple[int, Any]]:
-    """The exit status of each rank, and what it says."""
+    """The exit status and answers of each rank."""
     (folder / "script.py").write_text(SCRIPT.format(root=str(ROOT), checks=checks, world=world))
     (folder / "journal").mkdir()
     code, stderr = forks.run(folder / "script.py", env=probe_env(folder / "journal"), timeout=280)
@@ -51,7 +51,7 @@ def said(
     tmp_path_factory: pytest.TempPathFactory,
     fork_server: ForkServer,
 ) -> list[Any]:
-    """All checks that end well, in one group."""
+    """All checks that succeed, in one group."""
     results = run(fork_server, tmp_path_factory.mktemp("ranks"), request.param, TOGETHER)
     assert [status for status, _ in results] == [0] * request.param
     return [words for _, words in results]

@@ -207,7 +207,7 @@ Ranks = Callable[..., dict[int, Any]]
 
 @pytest.fixture
 def ranks(fork_server: ForkServer, tmp_path: Path) -> Ranks:
-    """What each of two ranks printed as its result, or the code of its error."""
+    """The printed result of each of two ranks, or the code of its error."""
 
     def run(script: str, *words: str, code: int = 0) -> dict[int, Any]:
         (tmp_path / "script.py").write_text(RANKS + script)

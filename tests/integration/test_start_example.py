@@ -1,4 +1,4 @@
-"""The reference trainer, in real ranks: what it trains, and a rank that is killed in its start."""
+"""The reference trainer, in real ranks: its results, and a rank that is killed in its start."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
 
 
 def job(folder: Path, trainer: str, *words: str) -> list[str]:
-    """The command of a driver in this folder; only the words of the launcher are missing."""
+    """The command of a driver in this folder, without the launcher."""
     folder.mkdir(exist_ok=True)
     (folder / "driver.py").write_text(DRIVER)
     return ["driver.py", trainer, *SMALL, "--checkpoint-dir", "saves", *words]
@@ -90,7 +90,7 @@ def run(folder: Path, ranks: int, trainer: str, *words: str) -> tuple[dict[str, 
 
 
 def newest(saves: Path) -> dict[str, Any]:
-    """What the last save holds: a file of train.py, or a checkpoint of train_headway.py."""
+    """The content of the last save: a file of train.py, or a checkpoint of train_headway.py."""
     if files := list(saves.glob("step_*.pt")):
         found: dict[str, Any] = torch.load(max(files))
         return found
@@ -113,7 +113,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def wait_until_nothing_is_left(folder: Path) -> None:
-    """All processes that worked there are gone, or go within some seconds."""
+    """All processes with this working directory end within some seconds."""
 
     def working() -> bool:
         return any(_works_in(process, folder) for process in Path("/proc").glob("[0-9]*"))

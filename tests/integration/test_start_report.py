@@ -1,4 +1,4 @@
-"""A step compiled ahead in a real job, and what the ledger says of the first real batch."""
+"""A step compiled ahead in a real job, and the ledger of the first real batch."""
 
 from __future__ import annotations
 

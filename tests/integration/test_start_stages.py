@@ -1,4 +1,4 @@
-"""Stages of a start that run in processes of their own."""
+"""Stages of a start that run in processes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_process_ends_with_its_rank(tmp_path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Nothing if it is not there, or of a process that is dead."""
+    """Empty if it does not exist, or the process is dead."""
     try:
         return path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Stores of compile archives: what `headway cache` says of them, and the files that they give."""
+"""Stores of compile archives: the output of `headway cache`, and the restored files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _key(files: Path) -> list[str]:
 
 
 def _pulled(store: str, archive: str, files: Path, key: list[str]) -> Any:
-    """The files of an archive, by their sums; the exit code where it cannot be used."""
+    """Checksums of the files of an archive; the exit code if it cannot be used."""
     folder = files / "pulled" / archive
     folder.mkdir(parents=True)
     code, _ = command("cache", "pull", store, archive, str(folder), *key)
@@ -60,7 +60,7 @@ def _store(files: Path) -> ArchiveStore:
 
 
 def _found(files: Path) -> dict[str, str]:
-    """How near an archive a job finds: by its facts, its name and its code."""
+    """The level of the archive that a job finds: by its facts, its name and its code."""
     store = _store(files)
     machines = sorted((files / "store" / "machines").glob("*.json"))
     return {
@@ -74,7 +74,7 @@ def _found(files: Path) -> dict[str, str]:
 
 
 def sealed(files: Path) -> list[Path]:
-    """The chunks of the archive that may be used, and its manifest if that is signed."""
+    """The chunks of usable archives, and their manifests if signed."""
     result = []
     for archive in list_archives(_store(files)):
         if archive.manifest is not None:
@@ -85,6 +85,6 @@ def sealed(files: Path) -> list[Path]:
 
 
 def refused(files: Path) -> bool:
-    """No archive is whole and may be used."""
+    """Whether no archive is usable."""
     _, out = command("cache", "verify", str(files / "store"), *_key(files))
     return out.splitlines()[-1].startswith("0 of ")

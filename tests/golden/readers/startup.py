@@ -1,4 +1,4 @@
-"""What starts keep for the next, as the next one sees it."""
+"""Read the files that a start stored for the next one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _batch(files: Path) -> Any:
 
 
 def _position(files: Path) -> Any:
-    """What comes next, in this epoch and the one after it."""
+    """The next batches, in this epoch and the following one."""
     from tests.golden.states import positions
 
     results = {}
@@ -80,5 +80,5 @@ def sealed(files: Path) -> list[Path]:
 
 
 def refused(files: Path) -> bool:
-    """The plan is made anew."""
+    """Whether the cached plan is refused."""
     return PlanCache(files / "plans").read(_asked(files)) is None

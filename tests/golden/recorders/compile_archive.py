@@ -69,7 +69,7 @@ put("made-1-0.json", {"key": key, "seconds": 12.5})
 
 
 def _content(seed: int, here: str = "") -> dict[str, bytes]:
-    """A cache folder: sources, shared libraries, packages, and a list with whole paths."""
+    """A cache folder: sources, shared libraries, packages, and a group file with absolute paths."""
     dice = random.Random(seed)
     contents = {
         f"fxgraph/{number:02}/{number}": dice.randbytes(300) * 3 for number in range(10 + seed)
@@ -132,14 +132,14 @@ def _signed(files: Path, key: SigningKey) -> None:
 
 
 def _hmac(files: Path) -> None:
-    """And an archive that nobody has signed."""
+    """And an archive without a signature."""
     (files / "team.key").write_bytes(SECRET)
     (files / "team.key").chmod(0o600)
     _signed(files, read_key(str(files / "team.key")))
 
 
 def _ed25519(files: Path) -> None:
-    """The private key is not kept."""
+    """The private key is not stored."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -168,7 +168,7 @@ def _zlib(files: Path) -> None:
 
 
 def _superseded(files: Path) -> None:
-    """A job that has saved again; its first archive went away, the machines are known still."""
+    """A job that saved again; its first archive was deleted, the machine facts remain."""
     store = ArchiveStore(str(files / "store"))
     request = CacheKey(facts=FACTS, job="train", code="1" * 16)
     _publish(store, 1, request)

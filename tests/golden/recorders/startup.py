@@ -1,4 +1,4 @@
-"""What starts keep for the next: sharding plans, batches by their form, positions in the data."""
+"""Files that a start stores for the next: sharding plans, batch schemas, positions in the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLES = (
 
 
 def _plan(files: Path) -> None:
-    """One that no planner would make, so that it is seen that it was read."""
+    """A plan that no planner would make, which shows that it was read."""
     shards = (
         Shard("user", (0, 0), (1000, 16), 1),
         Shard("item", (0, 0), (9, 8), 0),
@@ -54,7 +54,7 @@ def _position(files: Path) -> None:
 
 
 def _guards(files: Path) -> None:
-    """Beside a package of compiled code."""
+    """The guards in the folder of a precompile package."""
     from headway.compile.precompile.guards import DroppedGuard, PackageGuards, identity
 
     guards = PackageGuards()

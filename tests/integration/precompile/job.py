@@ -1,4 +1,4 @@
-"""A compiled model whose parts the environment chooses; prints eager's and its own results."""
+"""A compiled model configured by the environment; prints eager's results and its own."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""One tiny compiled function for each kind of cause; CURED=1 applies the cures that need code."""
+"""A small compiled function for each kind of cause; CURED=1 applies the fixes that need code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAUSES: dict[str, Callable[[], None]] = {}
 
 
 def cause(run: Callable[[], None]) -> Callable[[], None]:
-    """What each compiled function is called after: `run_batch` calls `batch`."""
+    """The name of the function that a runner calls: `run_batch` calls `batch`."""
     CAUSES[run.__name__.removeprefix("run_")] = run
     return run
 

@@ -1,4 +1,4 @@
-"""Three compiled functions, each of which recompiles until torch gives up: 21 times in all.
+"""Three compiled functions, each of which recompiles up to torch's limit: 21 times in all.
 
 The last thing that changes is seen by no compile any more, only by the guard that failed.
 Prints what torch itself advises, and how many graphs there are.

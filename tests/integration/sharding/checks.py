@@ -30,7 +30,7 @@ COLLECTIVES = ("all_gather_object", "all_gather", "broadcast", "all_reduce", "ga
 
 @contextmanager
 def counted() -> Iterator[dict[str, int]]:
-    """How often each collective is called."""
+    """Count the calls of each collective."""
     calls: dict[str, int] = {}
     real = {name: getattr(dist, name) for name in COLLECTIVES}
 
@@ -92,7 +92,7 @@ def tensors_of(plan: ShardingPlan, rank: int, grad: bool = False) -> dict[str, l
 def gathered(
     plan: ShardingPlan, local: dict[str, Any], group: Any = None
 ) -> dict[str, ShardedTensor]:
-    """The tables as torch makes them, a gather for each."""
+    """The tables as torch creates them, with a gather for each."""
     me, rank = dist.get_rank(), dist.get_rank(group)
     tensors_by_name = {}
     for table in plan.tables:
@@ -121,7 +121,7 @@ def same(ours: ShardedTensor, theirs: ShardedTensor) -> bool:
 
 
 def equal_metadata(rank: int, world: int, folder: Path) -> Any:
-    """Odd plans and planned ones, with and without gradients, against what torch gathers."""
+    """Uneven and planned tables, with and without gradients, compared with what torch gathers."""
     gathers = [
         Table(f"t{i}", 3 + 7 * i, 64, ("float32", "float16")[i % 2], lookups=1 + i)
         for i in range(8)
@@ -150,7 +150,7 @@ def equal_metadata(rank: int, world: int, folder: Path) -> Any:
 
 
 def collectives_of_sharing(rank: int, world: int, folder: Path) -> Any:
-    """One broadcast and the word of all; a second for what is larger than a block."""
+    """One broadcast and one all_reduce; a second broadcast if the plan is larger than a block."""
     counts = []
     for count in (1, 100, 1500):
         tables = tuple(Table(f"t{i}", 10, 4) for i in range(count))
@@ -180,7 +180,7 @@ def other_group(rank: int, world: int, folder: Path) -> Any:
 
 
 def dtensor(rank: int, world: int, folder: Path) -> Any:
-    """Against distribute_tensor, which scatters from rank 0."""
+    """Compare with distribute_tensor, which scatters from rank 0."""
     mesh = init_device_mesh("cpu", (world,))
     tables = [
         Table("rows", 4 * world + 1, 8, "bfloat16", split="row"),
@@ -209,7 +209,7 @@ def dtensor(rank: int, world: int, folder: Path) -> Any:
 
 
 def disagreement(rank: int, world: int, folder: Path) -> Any:
-    """Each raises on every rank, and none is left waiting."""
+    """Each error is raised on every rank, and no rank waits."""
 
     def message(call: Callable[[], Any]) -> list[Any]:
         try:
@@ -238,7 +238,7 @@ def disagreement(rank: int, world: int, folder: Path) -> Any:
 
 
 def cached(rank: int, world: int, folder: Path) -> Any:
-    """Made, found, damaged and made again; rank 0 alone looks into the folder."""
+    """Make a plan, reuse it, damage it, make it again; only rank 0 reads the folder."""
     cache = PlanCache(folder / f"rank-{rank}")
     tables = [Table(f"t{i}", 10 + i, 4) for i in range(5)]
     hashes = []
@@ -264,7 +264,7 @@ def killed(rank: int, world: int, folder: Path) -> Any:
 
 
 def stuck(rank: int, world: int, folder: Path) -> Any:
-    """A rank that never comes: the others give up after the time that was given."""
+    """A rank that does not take part: the others fail after the timeout."""
     if rank == world - 1:
         while not (folder / "gave-up").exists():
             time.sleep(0.05)
@@ -278,7 +278,7 @@ def stuck(rank: int, world: int, folder: Path) -> Any:
 
 
 def fork(checks: str, world: int, folder: Path) -> None:
-    """Each rank runs the checks and writes its answers; then `ended.json` has how each ended."""
+    """Each rank runs the checks and writes its answers; `ended.json` has the exit statuses."""
     ranks = []
     for rank in range(world):
         ranks.append(os.fork())
