@@ -103,7 +103,7 @@ class CompileCacheSync:
         self._cold: set[str] = set()  # keys without an archive of this job at the start
         self._messages: set[str] = set()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="headway-compile-cache", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="headway-cache-sync", daemon=True)
         self._thread.start()
 
     @property
