@@ -192,15 +192,20 @@ class BoosterMonitor:
 
     def dropped_env(self) -> set[str]:
         """Environment variables to remove from the next attempt."""
-        return {key for name in self.dropped if (p := self.boosters.get(name)) for key in p.env}
+        return {
+            key
+            for name in self.dropped
+            if (booster := self.boosters.get(name))
+            for key in booster.env
+        }
 
-    def suspects(self, ended: AttemptResult) -> list[str]:
+    def suspects(self, result: AttemptResult) -> list[str]:
         """Boosters that may have caused the failure of an attempt, on this node."""
-        self.confirm_dropped(ended.stepped)
-        if not ended.status or ended.signal is not None:
+        self.confirm_dropped(result.stepped)
+        if not result.status or result.signal is not None:
             return []
         try:
-            suspicion = self._suspect(ended)
+            suspicion = self._suspect(result)
         except Exception as error:  # an internal fault must not prevent the restart
             self.log(
                 with_code(
@@ -214,16 +219,16 @@ class BoosterMonitor:
         self._evident = set(suspicion.evident)
         return sorted(self._reasons)
 
-    def _suspect(self, ended: AttemptResult) -> Suspicion:
-        ranks = [rank for ranks in ended.elastic_restarts for rank in ranks]
+    def _suspect(self, result: AttemptResult) -> Suspicion:
+        ranks = [rank for ranks in result.elastic_restarts for rank in ranks]
         return suspicion.find_suspects(
             enabled=self.choice.revocable - self.dropped.keys(),
-            facts=ended.facts,
+            facts=result.facts,
             error_frames=[str(error.get("where")) for rank in ranks for error in rank.errors],
-            category=verdict.judge(ended.facts).category,
-            stepped=ended.stepped,
+            category=verdict.judge(result.facts).category,
+            stepped=result.stepped,
             async_save=suspicion.async_save_state([rank.path for rank in ranks], now()),
-            active=[name for name, part in self.boosters.items() if part.is_active],
+            active=[name for name, booster in self.boosters.items() if booster.is_active],
         )
 
     def drop(self, suspects: Sequence[str]) -> None:

@@ -147,8 +147,8 @@ class Session:
             url = settings.output if settings.output and "://" in settings.output else None
             self.run_folder = run_folder.prepare_temporary(self.command, url, str(error))
         self._announce()
-        for part in (self._start_learning, self._start_ingest, self._start_upload):
-            self._guarded(part)
+        for start in (self._start_learning, self._start_ingest, self._start_upload):
+            self._guarded(start)
         if store is not None:
             self._guarded(self._share_cache, store)
         if self.auto is not None:
@@ -175,10 +175,10 @@ class Session:
 
         if self.settings.learn and not self.run_folder.temporary:
             folder = self.run_folder.folder.parent
-            lesson = self.recompile_learner = RecompileLearner(
+            learner = self.recompile_learner = RecompileLearner(
                 folder, job_name(self.command), self.command, log
             )
-            env = {**self.options.env, **lesson.begin(os.environ)}
+            env = {**self.options.env, **learner.begin(os.environ)}
             self.options = replace(self.options, env=env)
 
     def _start_ingest(self) -> None:
@@ -199,9 +199,9 @@ class Session:
             self.options, companion=_compile_cache_sync(store, self.command, self.settings)
         )
 
-    def _monitor_boosters(self, drive: AutoPolicy) -> None:
+    def _monitor_boosters(self, auto: AutoPolicy) -> None:
         self.options = replace(
-            self.options, policy=_booster_monitor(drive, self.options, self.recompile_learner)
+            self.options, policy=_booster_monitor(auto, self.options, self.recompile_learner)
         )
 
     def run(self) -> int:
@@ -218,10 +218,10 @@ class Session:
         unfinished: list[str] = []
 
         def close(hurried: Callable[[], bool]) -> None:
-            parts = [*supervisor.closing_steps(hurried), *self._closing(status)]
-            unfinished.extend(name for name, _ in parts)
-            for _, part in parts:
-                self._guarded(part)
+            steps = [*supervisor.closing_steps(hurried), *self._closing_steps(status)]
+            unfinished.extend(name for name, _ in steps)
+            for _, step in steps:
+                self._guarded(step)
                 unfinished.pop(0)
 
         if not signals.run_with_deadline(close, CLOSING_LIMIT_S, HURRIED_LIMIT_S):
@@ -229,27 +229,27 @@ class Session:
             log_warning(f"not finished: {', '.join(unfinished)}", code="closing-cut-short")
         return status
 
-    def _closing(self, status: int) -> list[tuple[str, Callable[[], object]]]:
+    def _closing_steps(self, status: int) -> list[tuple[str, Callable[[], object]]]:
         """Work after the job, by name: the results first, then what takes longer."""
         folder = self.run_folder.folder
-        parts: list[tuple[str, Callable[[], object]]] = []
+        steps: list[tuple[str, Callable[[], object]]] = []
         if self.publish_request is not None and status == 0:
-            parts.append(
+            steps.append(
                 ("publishing", partial(_start_publish, self.publish_request, self.run_folder))
             )
         if self._recorded:
-            parts.append(("report", self._write_results))
+            steps.append(("report", self._write_results))
         if self.uploader is not None:
-            parts.append(("uploading", self._finish_upload))
+            steps.append(("uploading", self._finish_upload))
         if self.store_ingest is not None:
-            parts.append(("ingesting", self.store_ingest.finish))
+            steps.append(("ingesting", self.store_ingest.finish))
         if self.recompile_learner is not None:
-            parts.append(("learning", partial(self.recompile_learner.end, folder, status)))
+            steps.append(("learning", partial(self.recompile_learner.end, folder, status)))
         if self.auto is not None and not self.run_folder.temporary:
-            parts.append(("booster profile", partial(self.auto.end, folder, status)))
+            steps.append(("booster profile", partial(self.auto.end, folder, status)))
         if self.run_folder.temporary:
-            parts.append(("temporary folder", partial(shutil.rmtree, folder, ignore_errors=True)))
-        return parts
+            steps.append(("temporary folder", partial(shutil.rmtree, folder, ignore_errors=True)))
+        return steps
 
     def _write_results(self) -> None:
         try:
@@ -270,10 +270,10 @@ class Session:
                 code="run-not-shipped",
             )
 
-    def _guarded(self, part: Callable[..., object], *args: object) -> None:
+    def _guarded(self, step: Callable[..., object], *args: object) -> None:
         """Run a step; if it fails, continue without it."""
         try:
-            part(*args)
+            step(*args)
         except Exception as error:
             log_fault("continuing without it", error)
 
@@ -291,15 +291,15 @@ def _resolve_settings(
     from headway.session.auto import AutoPolicy
 
     try:
-        drive = AutoPolicy(command, settings.output, resolved, publish, log)
+        auto = AutoPolicy(command, settings.output, resolved, publish, log)
     except Exception as error:  # the job runs without --auto
         log_warning(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
         return settings, None
-    return replace(settings, **drive.choice.settings), drive
+    return replace(settings, **auto.choice.settings), auto
 
 
 def _booster_monitor(
-    drive: AutoPolicy, options: Options, lesson: RecompileLearner | None
+    auto: AutoPolicy, options: Options, learner: RecompileLearner | None
 ) -> BoosterMonitor:
     """The monitor of `--auto`, with the environment variables of each booster."""
     from headway.compile.cache.sync import CompileCacheSync
@@ -307,16 +307,16 @@ def _booster_monitor(
     from headway.session import registry
     from headway.session.auto import StaticBooster
 
-    parts = drive.monitor.boosters
+    boosters = auto.monitor.boosters
     if isinstance(options.companion, CompileCacheSync):
-        parts[registry.COMPILE_CACHE] = options.companion
-    if lesson is not None:
-        parts[registry.LEARN] = StaticBooster(lesson.applied)
+        boosters[registry.COMPILE_CACHE] = options.companion
+    if learner is not None:
+        boosters[registry.LEARN] = StaticBooster(learner.applied)
     for name, variable in ((registry.AUTOTUNE, ENV_AUTOTUNE), (registry.ASYNC_SAVE, ENV_ASYNC)):
         env = {variable: options.env[variable]} if variable in options.env else {}
         # Async saves are judged by their outcome instead.
-        parts[name] = StaticBooster(env, acts=name == registry.AUTOTUNE)
-    return drive.monitor
+        boosters[name] = StaticBooster(env, acts=name == registry.AUTOTUNE)
+    return auto.monitor
 
 
 def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
@@ -364,20 +364,20 @@ def _store_ingest(settings: Settings, run: RunFolder) -> StoreIngest | None:
     return StoreIngest(run.folder, settings.store, log)
 
 
-def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> PublishRequest | None:
+def _publish_request(args: argparse.Namespace, auto: AutoPolicy | None) -> PublishRequest | None:
     """What to publish after the job has succeeded, if anything."""
     from headway.publish import after_run
 
-    recipe = args.publish or (drive.choice.recipe if drive else None)
+    recipe = args.publish or (auto.choice.recipe if auto else None)
     if not recipe:
         return None
     try:
         request = after_run.parse_request(recipe, args.publish_to, args.publish_by)
         _check_recipe(request)
     except HeadwayError as error:
-        if drive is None or args.publish:
+        if auto is None or args.publish:
             raise
-        drive.cannot_publish(str(error))
+        auto.cannot_publish(str(error))
         return None
     return request
 
