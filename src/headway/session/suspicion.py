@@ -36,7 +36,6 @@ class AsyncSaveState:
 
     failed: str = ""  # error of the first failed write
     recent: bool = False  # a write was in progress at the end, or had just finished
-    any: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +100,8 @@ def async_save_state(journals: Sequence[str], ended: int) -> AsyncSaveState:
                 pending -= 1
                 last = max(last, event["end"])
                 failed = failed or str(event.get("error") or "")
-    lately = pending > 0 or bool(last and ended - last < RECENT_NS)
-    return AsyncSaveState(failed=failed, recent=lately, any=bool(last))
+    recent = pending > 0 or bool(last and ended - last < RECENT_NS)
+    return AsyncSaveState(failed=failed, recent=recent)
 
 
 def _save_events(path: str) -> Iterable[dict[str, Any]]:

@@ -54,13 +54,11 @@ def test_what_has_acted_before_a_first_step_that_never_came() -> None:
 
 
 def test_a_copy_for_a_save_may_crash_the_job() -> None:
-    crashed = suspects(category="native_crash", async_save=AsyncSaveState(recent=True, any=True))
+    crashed = suspects(category="native_crash", async_save=AsyncSaveState(recent=True))
     assert list(crashed.tentative) == ["async_save"]
-    killed = suspects(category="unknown", async_save=AsyncSaveState(recent=True, any=True))
+    killed = suspects(category="unknown", async_save=AsyncSaveState(recent=True))
     assert killed == Suspicion()
-    failed = suspects(
-        category="unknown", async_save=AsyncSaveState(failed="OSError: no space", any=True)
-    )
+    failed = suspects(category="unknown", async_save=AsyncSaveState(failed="OSError: no space"))
     assert "OSError: no space" in failed.evident["async_save"]
 
 
@@ -71,21 +69,21 @@ S = 1_000_000_000
     ("events", "expected"),
     [
         ([], AsyncSaveState()),
-        ([{"ev": "saving", "t": S}], AsyncSaveState(recent=True, any=True)),
+        ([{"ev": "saving", "t": S}], AsyncSaveState(recent=True)),
         (
             [{"ev": "saving", "t": S}, {"ev": "behind", "t": S, "end": 2 * S, "bytes": 1}],
-            AsyncSaveState(any=True),
+            AsyncSaveState(),
         ),
         (
             [{"ev": "saving", "t": 8 * S}, {"ev": "behind", "t": S, "end": 9 * S, "bytes": 1}],
-            AsyncSaveState(recent=True, any=True),
+            AsyncSaveState(recent=True),
         ),
         (
             [
                 {"ev": "saving", "t": S},
                 {"ev": "behind", "t": S, "end": S, "bytes": 1, "error": "E"},
             ],
-            AsyncSaveState(failed="E", any=True),
+            AsyncSaveState(failed="E"),
         ),
         ([{"ev": "behind", "t": S, "why": "an open file"}], AsyncSaveState()),
     ],
