@@ -24,7 +24,7 @@ from headway.ledger.build import build_ledger
 from headway.ledger.model import Ledger
 from headway.units import NS
 
-EPOCH = 1_790_000_000  # the wall clock at true second 0
+EPOCH = 1_790_000_000  # wall-clock time at true second 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class FakeRun:
         spawn: float | None = None,
         **head: Any,
     ) -> FakeJournal:
-        """The launcher of one launch; it starts the command at `spawn`."""
+        """The journal of the launcher of one launch; it starts the command at `spawn`."""
         siblings = sum(journal.name.startswith(f"launcher-{launch}") for journal in self.journals)
         name = f"launcher-{launch}" + (f"-{siblings}" if siblings else "")
         journal = self._journal(

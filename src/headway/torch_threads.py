@@ -41,7 +41,7 @@ class TorchThread(threading.Thread):
     def run(self) -> None:
         _RUNNING.add(self)
         try:
-            with contextlib.suppress(SystemExit):  # the interrupt
+            with contextlib.suppress(SystemExit):  # from `interrupt`
                 super().run()
         finally:
             _RUNNING.discard(self)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from headway.errors import UsageError
 
-HALVINGS = 200  # of the bracket around the optimum; fewer reach the last bit
+HALVINGS = 200  # bisections of the bracket around the optimum; fewer reach the last bit
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestInterval:
-    """An interval, what set it ("law", "durable" or "bandwidth"), and the share that it loses."""
+    """An interval, what determined it ("law", "durable" or "bandwidth"), and the share it loses."""
 
     interval: float
     bound: str
@@ -24,13 +24,13 @@ class BestInterval:
 
 
 def young(cost: float, mtbf: float) -> float:
-    """Young's interval: the least of `interval / 2 / mtbf + cost / interval`."""
+    """Young's interval, the minimum of `interval / 2 / mtbf + cost / interval`."""
     _check(cost=cost, mtbf=mtbf)
     return math.sqrt(2 * cost * mtbf) if cost else 0.0
 
 
 def daly(cost: float, mtbf: float) -> float:
-    """Daly's higher-order interval: training between two saves, the saves themselves left out."""
+    """Daly's higher-order interval: training between two saves, without the saves themselves."""
     _check(cost=cost, mtbf=mtbf)
     if cost >= 2 * mtbf or math.isinf(mtbf):
         return mtbf if cost else 0.0
@@ -41,10 +41,10 @@ def daly(cost: float, mtbf: float) -> float:
 def wasted(
     interval: float, *, cost: float, mtbf: float, durable: float = 0.0, recover: float = 0.0
 ) -> float:
-    """The share of loop time that is lost, to the first order.
+    """The share of loop time that is lost, to first order.
 
-    A failure loses half an interval, and what was trained while the last save was not durable yet;
-    `recover` is what it loses besides. Where failures are frequent the share passes 1.
+    A failure loses half an interval, and what was trained before the last save was durable;
+    `recover` is the additional time lost. With frequent failures the share exceeds 1.
     """
     _check(cost=cost, mtbf=mtbf, interval=interval, durable=durable, recover=recover)
     lost = 0.0 if math.isinf(mtbf) else (interval / 2 + durable + recover) / mtbf
@@ -54,11 +54,12 @@ def wasted(
 def renewal(
     interval: float, *, cost: float, mtbf: float, durable: float = 0.0, recover: float = 0.0
 ) -> float:
-    """The share that is lost if failures come at random, exactly; never above 1.
+    """The exact share that is lost with random failures; never above 1.
 
     A life lasts `mtbf` on average and keeps `interval` of training for each save that became
-    durable: the n-th one at `recover + n * (interval + cost) + durable`. So recovery, during which
-    it may fail as well, and a late durable save weigh the same, and neither moves the optimum.
+    durable: the n-th one at `recover + n * (interval + cost) + durable`. Recovery, during which
+    failures may happen as well, and a late durable save have the same effect, and neither moves the
+    optimum.
     """
     _check(cost=cost, mtbf=mtbf, interval=interval, durable=durable, recover=recover)
     if math.isinf(mtbf):
@@ -80,20 +81,21 @@ def best(
     bandwidth: float = math.inf,
     exact: bool = False,
 ) -> BestInterval:
-    """The interval that loses least; `exact` takes the renewal form instead of the first order.
+    """The interval that loses least; `exact` uses the renewal form instead of the first order.
 
-    Never shorter than a save takes to become durable, nor than `size` bytes take at `bandwidth`
-    bytes a second: the next save would have to wait for this one.
+    It is never shorter than a save takes to become durable, nor than `size` bytes take at
+    `bandwidth` bytes per second: the next save would have to wait for this one.
     """
     _check(cost=cost, mtbf=mtbf, durable=durable, recover=recover, size=size)
     if not bandwidth > 0:
         raise UsageError(
-            f"bandwidth is in bytes a second and above 0, not {bandwidth!r}",
+            f"bandwidth must be above 0 bytes per second, not {bandwidth!r}",
             code="value-out-of-range",
             name="bandwidth",
         )
     optimum = _renewal_optimum(cost, mtbf) if exact else young(cost, mtbf)
-    # Both forms fall up to their optimum and rise after it: a bound above it is the best there is.
+    # Both forms decrease up to their optimum and increase after it: a bound above it is the best
+    # value.
     candidates = {"law": optimum, "durable": durable, "bandwidth": size / bandwidth}
     bound = max(candidates, key=lambda name: candidates[name])
     share = (renewal if exact else wasted)(
@@ -103,7 +105,7 @@ def best(
 
 
 def _renewal_optimum(cost: float, mtbf: float) -> float:
-    """Where the slope of the renewal form is 0: x = 1 - exp(-x - cost), in units of `mtbf`."""
+    """The zero of the slope of the renewal form: x = 1 - exp(-x - cost), in units of `mtbf`."""
     if not cost or math.isinf(mtbf):
         return mtbf if cost else 0.0
     low, high = 0.0, 1.0
@@ -125,28 +127,28 @@ def _per(cost: float, interval: float) -> float:
 def _check(*, mtbf: float, **times: float) -> None:
     if not mtbf > 0:
         raise UsageError(
-            f"mtbf is the mean time between failures and above 0, not {mtbf!r}",
+            f"mtbf, the mean time between failures, must be above 0, not {mtbf!r}",
             code="value-out-of-range",
             name="mtbf",
         )
     for name, value in times.items():
         if not value >= 0 or (math.isinf(value) and name != "interval"):
             raise UsageError(
-                f"{name} is 0 or more and finite, not {value!r}",
+                f"{name} must be 0 or more and finite, not {value!r}",
                 code="value-out-of-range",
                 name=name,
             )
 
 
-_MAX_TERMS = 100_000  # of a series that ends by itself: some square roots of the shape
+_MAX_TERMS = 100_000  # of a convergent series: some square roots of the shape
 _TOLERANCE = 1e-12  # relative
 
 
 @dataclass(frozen=True)
 class FailureRate:
-    """Failures per hour as a gamma distribution: `shape` failures were seen in `hours` hours.
+    """Failures per hour as a gamma distribution: `shape` failures observed in `hours` hours.
 
-    As if: a prior of (2, 48) weighs as much as two days of this job with two failures in them.
+    A prior of (2, 48) has the weight of two days of this job with two failures.
     """
 
     shape: float
@@ -155,26 +157,27 @@ class FailureRate:
     def __post_init__(self) -> None:
         if not (0 < self.shape < math.inf and 0 <= self.hours < math.inf):
             raise UsageError(
-                f"a failure rate needs a shape above 0 and hours of 0 or more, "
+                f"a failure rate needs a shape above 0 and hours of at least 0, "
                 f"not {self.shape!r} and {self.hours!r}",
                 code="failure-rate-invalid",
             )
 
     @property
     def known(self) -> bool:
-        """Whether it says anything: without an hour seen, any rate may be."""
+        """Whether any hour was observed; otherwise any rate is possible."""
         return self.hours > 0
 
     @property
     def mean(self) -> float:
-        """Failures per hour, on average."""
+        """Mean failures per hour."""
         return self.shape / self.hours if self.known else math.inf
 
     def after(self, failures: float, hours: float) -> FailureRate:
-        """Once these failures were seen in these hours as well."""
+        """The distribution after observing these failures in these hours as well."""
         if not (failures >= 0 and hours >= 0):
             raise UsageError(
-                f"{failures!r} failures in {hours!r} hours cannot be", code="failures-invalid"
+                f"failures and hours must be 0 or more, not {failures!r} and {hours!r}",
+                code="failures-invalid",
             )
         return FailureRate(self.shape + failures, self.hours + hours)
 
@@ -182,7 +185,7 @@ class FailureRate:
         """Failures per hour that are not exceeded with this probability."""
         if not 0 < share < 1:
             raise UsageError(
-                f"a quantile is between 0 and 1, not {share!r}", code="quantile-out-of-range"
+                f"a quantile must be between 0 and 1, not {share!r}", code="quantile-out-of-range"
             )
         if not self.known:
             return math.inf
@@ -198,16 +201,16 @@ class FailureRate:
         return high / self.hours
 
     def credible(self, share: float = 0.95) -> tuple[float, float]:
-        """The interval that holds it with this probability, the same chance left on either side."""
+        """The central interval that contains the rate with this probability."""
         return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
 
 
-# Jeffreys' prior: nothing is known but that it is a rate.
+# Jeffreys' prior: nothing is known except that it is a rate.
 UNKNOWN_RATE = FailureRate(0.5, 0.0)
 
 
 def _gamma_cdf(shape: float, x: float) -> float:
-    """The regularised lower incomplete gamma function."""
+    """The regularized lower incomplete gamma function."""
     if x <= 0:
         return 0.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -227,7 +230,7 @@ def _gamma_series(shape: float, x: float) -> float:
 
 
 def _gamma_fraction(shape: float, x: float) -> float:
-    """Lentz's continued fraction of the upper function, which converges beyond the mode."""
+    """Lentz's continued fraction of the upper function, which converges above the mode."""
     tiny = 1e-300
     b = x + 1 - shape
     c, d = 1 / tiny, 1 / b

@@ -18,11 +18,11 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class SaveCost:
-    """What one save was measured to take."""
+    """The measured cost of one save."""
 
     blocked_s: float  # in the call, and waiting for it later
-    slowdown_s: float = 0.0  # the steps took longer by that, all together, while it drained
-    durable_s: float = 0.0  # from the snapshot until it would be restored from
+    slowdown_s: float = 0.0  # total slowdown of the steps while it was written
+    durable_s: float = 0.0  # from the capture until it is durable
     size: int = 0  # bytes
 
     def __post_init__(self) -> None:
@@ -30,45 +30,45 @@ class SaveCost:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise UsageError(
-                    f"{name} of a save is 0 or more, not {value!r}",
+                    f"{name} of a save must be 0 or more and finite, not {value!r}",
                     code="save-cost-invalid",
                     name=name,
                 )
 
     @property
     def cost_s(self) -> float:
-        """Its true cost to training."""
+        """The full cost to training."""
         return self.blocked_s + self.slowdown_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalAdvice:
-    """The interval to use now, and why."""
+    """The interval to use now, and the reason."""
 
     interval_s: float
     # "first" (nothing measured yet), "law", "durable", "bandwidth", "shortest", "longest", or
     # "factor": on its way to `target_s`
     bound: str
     target_s: float
-    wasted_percent: float | None  # of the loop, expected at `interval_s`; None: not known yet
+    wasted_percent: float | None  # share of loop time expected at `interval_s`; None: not known yet
     failures_per_hour: float
     failures_low: float  # 95 % credible
     failures_high: float
     cost_s: float | None
     durable_s: float | None
-    saves: int  # that it was measured from
+    saves: int  # number of measured saves
 
     @property
     def reason(self) -> str:
-        """In a sentence."""
+        """The reason as a sentence."""
         if self.wasted_percent is None:
             return f"{self.interval_s:.4g} s until a save and some uptime have been measured"
         why = {
             "law": "loses least",
             "durable": "a save takes that long to become durable",
-            "bandwidth": "the allowed bandwidth writes no more",
-            "shortest": "the shortest that is allowed",
-            "longest": "the longest that is allowed",
+            "bandwidth": "limited by the allowed bandwidth",
+            "shortest": "the shortest allowed interval",
+            "longest": "the longest allowed interval",
             "factor": f"on the way to {self.target_s:.4g} s",
         }[self.bound]
         return (
@@ -80,7 +80,7 @@ class IntervalAdvice:
 
 
 class Tuner:
-    """Keeps the interval of one level of checkpoints where it loses least."""
+    """Tunes the interval of one level of checkpoints."""
 
     def __init__(
         self,
@@ -93,19 +93,19 @@ class Tuner:
         factor: float = 2.0,
         recent: int = 16,
     ) -> None:
-        """Start at `first` seconds; each save moves the interval by `factor` at most.
+        """Start at `first` seconds; each save changes the interval by at most `factor`.
 
-        The cost of a save is the mean of the `recent` last ones.
+        The cost of a save is the mean of the last `recent` saves.
         """
         if not 0 <= shortest <= first <= longest or not 0 < first < math.inf:
             raise UsageError(
-                f"the first interval, {first!r} s, is above 0 and between the shortest, "
+                f"the first interval, {first!r} s, must be above 0 and between the shortest, "
                 f"{shortest!r} s, and the longest, {longest!r} s",
                 code="first-interval-out-of-range",
             )
         if not factor > 1 or recent < 1 or not bandwidth > 0:
             raise UsageError(
-                f"factor is above 1, recent 1 or more and bandwidth above 0, "
+                f"factor must be above 1, recent at least 1 and bandwidth above 0, "
                 f"not {factor!r}, {recent!r} and {bandwidth!r}",
                 code="tuner-limits-invalid",
             )
@@ -116,17 +116,17 @@ class Tuner:
         self._interval, self._bound, self._target = first, "first", first
 
     def observed(self, *, failures: int, uptime_s: float) -> None:
-        """The failures of this run so far, and the time in which they could come; both in total."""
+        """Set the total failures of this run, and the total uptime in which they could happen."""
         self._rate = self._prior.after(failures, uptime_s / HOUR)
 
     def saved(self, save: SaveCost) -> None:
-        """A save was measured: the interval follows, by one move at most."""
+        """Add a measured save, and move the interval by at most one step."""
         self._saves.append(save)
         if self._rate.known:
             self._move()
 
     def advice(self) -> IntervalAdvice:
-        """What to use until the next save."""
+        """The interval to use until the next save."""
         low, high = self._rate.credible()
         measured = bool(self._saves) and self._bound != "first"
         cost, durable = self._mean("cost_s"), self._mean("durable_s")
@@ -148,7 +148,7 @@ class Tuner:
         # The law is linear in the rate: its expectation over all rates that may be is the law at
         # their mean, so the mean is the rate to use, however uncertain.
         law = best(cost=self._mean("cost_s"), mtbf=self._mtbf())
-        # One late save is enough to make the next one wait, so these are not means.
+        # One late save makes the next one wait, so these are not means.
         slowest = max(save.durable_s for save in self._saves)
         largest = max(save.size for save in self._saves)
         wish = min((law.interval, "law"), (self._longest, "longest"))

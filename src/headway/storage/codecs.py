@@ -101,11 +101,11 @@ class ZstdFrame:
         self._chunker = chunker
 
     def compress(self, data: bytes | memoryview) -> list[bytes]:
-        """What there is of it after these bytes; they are not looked at any more."""
+        """Compressed chunks after these bytes, which are not needed afterwards."""
         return list(self._chunker.compress(data))
 
     def finish(self) -> Iterator[bytes]:
-        """The rest of it."""
+        """The rest of the frame."""
         chunks: Iterator[bytes] = self._chunker.finish()
         return chunks
 
@@ -118,7 +118,7 @@ class ZstdCompressor:
         self._compressor = require_zstd().ZstdCompressor(level=ZSTD_LEVEL, threads=threads)
 
     def start_frame(self, size: int) -> ZstdFrame:
-        """One of so many bytes."""
+        """Start a frame with that many bytes of content."""
         return ZstdFrame(self._compressor.chunker(size=size, chunk_size=ZSTD_CHUNK_BYTES))
 
 

@@ -131,7 +131,8 @@ class StateCapture:
         owned = self._changed_by_step_only(tensors) if can_defer else set()
         self._host.begin(on_host, views, owned)
         fixed = tracked.keys() | owned
-        can_copy = self._ever_stepped or not self._optimizers  # what a step needs of a GPU
+        # the memory needs of a step are known
+        can_copy = self._ever_stepped or not self._optimizers
         self._stepped = False
         for device in on_devices.keys() - self._devices.keys():
             self._devices[device] = DeviceTensors(device)

@@ -245,7 +245,7 @@ class CheckpointReader(FileSystemReader):
 def damaged_error(
     path: str | os.PathLike[str], reason: str, *, code: str, item: str = ""
 ) -> CheckpointDamaged:
-    """The error of a checkpoint that cannot be loaded; `why` is a clause."""
+    """The error of a checkpoint that cannot be loaded; `reason` is a clause."""
     text = f"the checkpoint {path} cannot be loaded: {reason}"
     return CheckpointDamaged(text, code=code, why=reason, item=item)
 

@@ -34,10 +34,10 @@ def apply_rows(
     flat: Mapping[str, Any],
     metadata_of: Mapping[str, TensorStorageMetadata],
 ) -> None:
-    """Put what a delta holds of these tensors into them, by their names.
+    """Write the rows that a delta stores of these tensors into them.
 
-    `told`: what the checkpoint says of them that has them as a whole. They may be cut in another
-    way now; what a rank has nothing of it does not read.
+    `metadata_of` describes each tensor in the checkpoint that stores it as a whole. The sharding
+    may differ from that of the delta; a rank reads only what overlaps with its memory.
     """
     delta = _Delta(path, manifest)
     reads = [

@@ -119,7 +119,7 @@ class Address:
                         disk.close(lock)
 
     def release(self) -> None:
-        """The next of that name may start; nothing of this one is left."""
+        """Remove its files and free the name."""
         self.socket.close()
         if self._lock < 0:
             return
@@ -136,14 +136,14 @@ def _unlink(path: str, name: str) -> None:
 
 
 def open_log(name: str) -> int:
-    """A descriptor of the file for what a writer says before it ends."""
+    """A descriptor of the log file for the last messages of a writer."""
     with folder() as path:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(f"{path}/{name}.log", flags, 0o600)
 
 
 def last_log_line(name: str) -> str:
-    """The last line of that file; empty where there is none."""
+    """The last line of the log file; empty if there is none."""
     with contextlib.suppress(OSError, NoPrivateFolder), folder() as path:
         lines = disk.read(f"{path}/{name}.log")[-4096:].decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
