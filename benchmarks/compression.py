@@ -62,7 +62,7 @@ def archive(folder: Path) -> list[bytes]:
     """All chunks of the archives, as they were before they were packed."""
     store = ArchiveStore(str(folder / "cache"))
     manifests = [one.manifest for one in list_archives(store) if one.manifest is not None]
-    contents = {chunk.name: store.chunk(chunk) for one in manifests for chunk in one.chunks}
+    contents = {chunk.name: store.read_chunk(chunk) for one in manifests for chunk in one.chunks}
     return list(contents.values())
 
 

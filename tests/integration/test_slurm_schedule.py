@@ -171,7 +171,7 @@ def test_the_cheapest_one_goes_having_saved(cluster: Cluster, tmp_path: Path) ->
     assert states(cluster, (jobs[slow], jobs[fresh])) == ["RUNNING"] * 2
     assert restarts(cluster, jobs[slow]) == restarts(cluster, jobs[fresh]) == "0"
     (victim,) = expected  # the simulator evicts the same one, and loses as little
-    assert (str(victim.number), victim.lost) == (jobs[fast], 0.0)
+    assert (str(victim.number), victim.lost_s) == (jobs[fast], 0.0)
 
     made = steps(fast)
     assert made == list(range(1, len(made) + 1))  # each step once: nothing was lost

@@ -246,9 +246,9 @@ def profited(bench: Bench, done: Ended, *, kills: int) -> None:
     assert job in bench.show()
     profile = json.loads(bench.show(job, "--json"))
     assert (profile["runs"], profile["off"]) == (bench.number, {})
-    assert done.events("auto")[0]["known"] == bench.known
-    bench.known = {
+    assert done.events("auto")[0]["known"] == bench.values
+    bench.values = {
         kind: {name: value for name, value in one.items() if value is not None}
         for kind, one in profile["measured"].items()
     }
-    assert bench.known
+    assert bench.values
