@@ -114,7 +114,7 @@ test-clickhouse: .venv-clickhouse/.ready  ## run the questions of a fleet on Cli
 
 test-lowest: .venv-lowest/.ready  ## run the tests of the extras with the lowest versions they allow
 	.venv-lowest/bin/python -m pytest -n 2 -m 'not slow' tests/unit/serve tests/unit/fleet tests/unit/sim \
-	    tests/unit/report tests/unit/journal tests/unit/test_run.py \
+	    tests/unit/report tests/unit/export tests/unit/web tests/unit/journal tests/unit/test_run.py \
 	    tests/unit/storage tests/unit/compile/cache tests/unit/checkpoint/store tests/unit/checkpoint/format \
 	    tests/unit/checkpoint/test_compress.py
 	.venv-lowest/bin/python -m pytest tests/unit/publish/test_registry.py tests/unit/publish/test_onnx.py

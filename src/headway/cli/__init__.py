@@ -10,10 +10,13 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from headway import __version__
 from headway.errors import HeadwayError, with_code
+
+TYPE_CHECKING = False  # `headway --help` does not need typing
+if TYPE_CHECKING:
+    from typing import Any
 
 VERBS = {
     "run": "run a command and record where its time goes",
