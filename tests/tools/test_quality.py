@@ -90,8 +90,8 @@ def test_a_mutant_is_found_after_a_reformat() -> None:
 
 def test_folders_are_renamed_by_whole_names() -> None:
     renames = Renames(modules={"src/headway/plan": "src/headway/whatif"})
-    assert renames.module(OLD) == "src/headway/whatif/case.py"
-    assert renames.module("src/headway/planner/case.py") == "src/headway/planner/case.py"
+    assert renames.module(OLD) == "src/headway/whatif/job.py"
+    assert renames.module("src/headway/planner/job.py") == "src/headway/planner/job.py"
 
 
 @pytest.mark.parametrize(
