@@ -6,7 +6,7 @@ EXTRAS     := ed25519,fast,fleet,fsspec,mlflow,onnx,pandas,postgres,serve,tensor
 TEST_TOOLS := httpx httpx2 hypothesis pytest pytest-timeout pytest-xdist prometheus-client safetensors
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gpu demo-quick quality test test-all test-clickhouse test-lowest test-mlflow test-programs test-python test-pythons test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs surface clean
+.PHONY: help demo demo-gpu demo-quick quality test test-all test-clickhouse test-failed test-lowest test-mlflow test-programs test-python test-pythons test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs surface clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -104,6 +104,9 @@ demo-gpu:  ## more than 10 GB of state and a kill a minute on one GPU: plain aga
 
 test: $(VENV)/.dev  ## run the tests, without the slow ones
 	$(PY) -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m 'not slow'
+
+test-failed: $(VENV)/.dev  ## run the tests that failed last, one after the other
+	$(PY) -m pytest -n 0 --last-failed --last-failed-no-failures none -m 'not slow'
 
 test-all: $(VENV)/.dev-full  ## run every test, and the programs of others
 	HEADWAY_TEST_PROFILE=full $(PY) -m pytest --ignore tests/programs
