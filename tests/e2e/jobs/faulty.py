@@ -5,6 +5,7 @@ and again after the next STEP; `always`: in each further life after the last one
 PAUSE in the environment is how long each step takes.
 """
 
+import mmap
 import os
 import shutil
 import signal
@@ -65,9 +66,13 @@ def fault() -> None:
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
     if kind == "daemon":
         subprocess.Popen(["sleep", "600"], start_new_session=True)
-        with open(f"/dev/shm/torch_{os.getpid()}_1_0", "w") as shared:
-            shared.write("x")
-        os.kill(os.getpid(), signal.SIGKILL)
+        with open(f"/dev/shm/torch_{os.getpid()}_1_0", "w+b") as file:
+            file.write(b"x")
+            file.flush()
+            shared = mmap.mmap(file.fileno(), 1)
+            time.sleep(3)  # the launcher records the mapped files of ranks once a second
+            print(shared[:1])
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 if at == 0 and rank == who:
