@@ -1,1 +1,1 @@
-"""A ledger in the formats of other tools: Perfetto, OTLP, OpenMetrics, CSV, experiment trackers."""
+"""Exports a ledger to other tools: Perfetto, OTLP, OpenMetrics, CSV, experiment trackers."""

@@ -1,4 +1,4 @@
-"""A ledger as CSV: one row per segment of the run and of each rank."""
+"""Exports a ledger as CSV: one row per segment of the run and of each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = ("rank", "attempt", "start_s", "end_s", "leaf")
 
 
 def csv_lines(ledger: Ledger) -> Iterator[str]:
-    """CSV text, a line at a time; the rank is `run` for the run's own account."""
+    """Yield the CSV text by line; the rank of the run's own segments is `run`."""
     yield _line(HEADER)
     yield from _track(ledger, "run", ledger.segments)
     for rank in ledger.ranks:
@@ -27,7 +27,7 @@ def _track(ledger: Ledger, name: str, segments: Sequence[Segment]) -> Iterator[s
 
 
 def _seconds(ns: int) -> str:
-    """Exact to the nanosecond, where a float would round a long run."""
+    """Format seconds exactly to the nanosecond; a float would round those of a long run."""
     return f"{ns // NS}.{ns % NS:09d}"
 
 

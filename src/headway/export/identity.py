@@ -1,4 +1,4 @@
-"""What identifies an exported run: a stable key and its labels."""
+"""The identity of an exported run: a stable key and its labels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headway.ledger.model import Ledger
 
 
 def run_key(ledger: Ledger) -> str:
-    """The same whenever a run is exported."""
+    """Return a key that is the same in every export of a run."""
     created = ledger.metadata.get("created") or ledger.started_at
     text = json.dumps([ledger.run, created, ledger.metadata.get("host")])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def run_labels(ledger: Ledger) -> dict[str, Any]:
-    """What the run was labeled with; run.json may be written by others."""
+    """Return the labels of the run, checked because other programs may write run.json."""
     labels = ledger.metadata.get("labels")
     return {str(name): value for name, value in labels.items()} if isinstance(labels, dict) else {}

@@ -1,4 +1,4 @@
-"""A ledger as OpenMetrics text, for a textfile collector or a push gateway."""
+"""Exports a ledger as OpenMetrics text, for a textfile collector or a push gateway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sample = tuple[dict[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric with its samples. All are gauges: a later export may correct an earlier one."""
+    """A metric with its samples; always a gauge, because a later export may correct its value."""
 
     name: str
     help: str
@@ -25,12 +25,12 @@ class Family:
 
 
 def openmetrics_lines(ledger: Ledger, more: Iterable[Family] = ()) -> Iterator[str]:
-    """Of one run, and what others know of it; each sample has its name."""
+    """Yield the metrics of a run and those in `more`; each sample has the run's name as label."""
     return format_families((*_families(ledger), *more), {"run": ledger.run})
 
 
 def format_families(families: Iterable[Family], common: Mapping[str, str]) -> Iterator[str]:
-    """Line by line, each metric after its type; the last line is `# EOF`."""
+    """Yield OpenMetrics text by line; the last line is `# EOF`."""
     for family in families:
         if not family.samples:
             continue

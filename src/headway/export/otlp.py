@@ -1,4 +1,4 @@
-"""A ledger as OpenTelemetry OTLP/JSON: one trace per run, its attempts linked to each other."""
+"""Exports a ledger as OpenTelemetry OTLP/JSON: one trace per run, with linked attempts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headway.ledger.buckets import side
 from headway.ledger.model import Ledger
 from headway.ledger.segments import Segment
 
-BATCH = 2000  # spans in one request
+BATCH = 2000  # spans per request
 TIMEOUT_S = 30.0
-_STATUS = {"completed": 1, "failed": 2, "preempted": 2}  # OK and ERROR; the rest is unset
+_STATUS = {"completed": 1, "failed": 2, "preempted": 2}  # 1: OK, 2: ERROR; other outcomes: unset
 
 Span = dict[str, Any]
 
 
 def trace_requests(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """Each is an ExportTraceServiceRequest; the same run gives the same ids."""
+    """Yield ExportTraceServiceRequests; the ids are the same in every export of a run."""
     spans = list(_spans(ledger))
     for at in range(0, len(spans), BATCH):
         scope = {"scope": {"name": "headway", "version": __version__}}
@@ -39,13 +39,13 @@ def trace_requests(ledger: Ledger) -> Iterator[dict[str, Any]]:
 
 
 def otlp_lines(ledger: Ledger) -> Iterator[str]:
-    """As JSON lines, the form of OpenTelemetry's file exporter."""
+    """Yield JSON lines, the format of OpenTelemetry's file exporter."""
     for request in trace_requests(ledger):
         yield json.dumps(request, separators=(",", ":")) + "\n"
 
 
 def send(ledger: Ledger, endpoint: str) -> int:
-    """Post it to a collector, such as http://127.0.0.1:4318; how many spans it took."""
+    """Post the trace to a collector, such as http://127.0.0.1:4318; return the number of spans."""
     if not endpoint.startswith(("http://", "https://")):
         raise UsageError(
             f"--endpoint {endpoint!r} is no URL of a collector, such as http://host:4318",
@@ -157,7 +157,7 @@ def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(value: Any) -> dict[str, Any]:
-    """64-bit numbers are text in OTLP/JSON."""
+    """Encode a value; 64-bit integers are text in OTLP/JSON."""
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):

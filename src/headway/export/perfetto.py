@@ -1,4 +1,4 @@
-"""A ledger as a Chrome trace that Perfetto opens: a track per rank, a row per attempt."""
+"""Exports a ledger as a Chrome trace for Perfetto: a track per rank, a row per attempt."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headway.ledger.buckets import MEANING, group
 from headway.ledger.model import Failure, Ledger, segments_by_attempt
 from headway.ledger.segments import Segment
 
-_RUN = 1  # process id of the run's own track; rank n is n + 2, as 0 means the kernel
+_RUN = 1  # process id of the run's own track; that of rank n is n + 2, because 0 means the kernel
 
 
 def perfetto_lines(ledger: Ledger) -> Iterator[str]:
-    """The trace as JSON text, an event a line, so that a long run is never held twice."""
+    """Yield the trace as JSON text, an event per line, to not hold a long run twice in memory."""
     about = {"run": ledger.run, "ett_percent": ledger.ett_percent, "steps": ledger.steps}
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":['
     before = "\n"
@@ -60,7 +60,7 @@ def _name(what: str, pid: int, tid: int, **args: object) -> dict[str, Any]:
 
 
 def _instant(failure: Failure) -> dict[str, Any]:
-    """On the rank that failed first, seen across the whole trace."""
+    """Mark the failure on the rank that failed first, visible across the whole trace."""
     return {
         "ph": "i",
         "s": "g",

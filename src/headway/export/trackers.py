@@ -1,4 +1,4 @@
-"""A ledger in W&B, MLflow or TensorBoard by their own clients; exporting again updates it."""
+"""Exports a ledger to W&B, MLflow or TensorBoard by their clients; a new export updates it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PROJECT = "headway"
 
 
 def export_to_tracker(ledger: Ledger, tracker: str, to: str | None) -> str:
-    """Write it; `to` is a project, an experiment or a folder. Where it is now."""
+    """Write the ledger to `to`, a project, an experiment or a folder, and return its location."""
     client = _client(tracker)
     write = {"wandb": _wandb, "mlflow": _mlflow, "tensorboard": _tensorboard}[tracker]
     try:
         return write(client, ledger, to)
     except HeadwayError:
         raise
-    except Exception as error:  # whatever a client raises of its server
+    except Exception as error:  # a client may raise any exception for its server
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HeadwayError(
             f"{tracker} did not take the run {ledger.run}: {why}", code="tracker-failed"
@@ -31,7 +31,7 @@ def export_to_tracker(ledger: Ledger, tracker: str, to: str | None) -> str:
 
 
 def scalars(ledger: Ledger) -> dict[str, float]:
-    """The figures of a run, by the names that trackers show."""
+    """Return the figures of a run by their names in trackers."""
     values: dict[str, float] = {
         "headway/ett_percent": ledger.ett_percent,
         "headway/idleness_percent": ledger.idleness_percent,
@@ -92,7 +92,7 @@ def _mlflow(mlflow: Any, ledger: Ledger, experiment: str | None) -> str:
     with mlflow.start_run(**identity) as run:
         labels = {f"headway.{name}": value for name, value in _labels(ledger).items()}
         mlflow.set_tags({"headway.key": run_key(ledger), "headway.run": ledger.run, **labels})
-        # MLflow takes letters, digits and a few signs in the names of metrics.
+        # MLflow accepts letters, digits and a few other characters in metric names.
         clean = {re.sub(r"[^\w\-./ :]", "_", name): v for name, v in scalars(ledger).items()}
         mlflow.log_metrics(clean, step=ledger.steps)
         return str(run.info.run_id)

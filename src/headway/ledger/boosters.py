@@ -1,7 +1,7 @@
-"""What the boosters of `headway run --auto` did in a run, and what each gained.
+"""What the boosters of `headway run --auto` did in a run, and the time that each saved.
 
-A figure is compared with that of the last comparable run of the same job without the booster; where
-there is none, the gain is not known.
+The baseline is the last comparable run of the same job without the booster. Without such a run, the
+saved time is not known.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from headway.journal.reader import Journal
 from headway.ledger.model import AutoRun, BoosterResult, Ledger
 from headway.units import NS
 
-# Name, whether it acted, what it did in words, and its ns here and without it.
+# Whether the booster acted, a description, and the time in ns with and without it.
 Effect = tuple[bool, str, int | None, int | None]
 
 
 def comparison_key(torch: str, gpus: Sequence[str], ranks: int) -> str:
-    """Runs of one kind can be compared."""
+    """Return the key that comparable runs share."""
     return f"torch {torch or '?'}, {' and '.join(gpus) or 'CPU'}, {ranks} rank(s)"
 
 
 def active_boosters(ledger: Ledger) -> frozenset[str]:
-    """Boosters that a run had, as far as that is known, or that --auto left out for a reason."""
+    """Return the boosters that a run is known to have had, or that --auto disabled for a reason."""
     on = set(_texts(ledger.metadata.get("boosters")))
     if ledger.auto is not None:
         on |= {booster.name for booster in ledger.auto.boosters}
@@ -38,7 +38,7 @@ def active_boosters(ledger: Ledger) -> frozenset[str]:
 
 
 def auto_run(ledger: Ledger, journals: Sequence[Journal]) -> AutoRun | None:
-    """What the launchers have noted, with what the ledger says of it; None without `--auto`."""
+    """Combine the launchers' `auto` events with the ledger; None without `--auto`."""
     events = [e for j in journals if j.role == "launcher" for e in j.named("auto")]
     if not events:
         return None
@@ -74,7 +74,7 @@ def _result(name: str, evidence: _RunEvidence, taken_back: str) -> BoosterResult
 
 
 class _RunEvidence:
-    """The run, and what is known of others like it."""
+    """The run, and the known figures of comparable runs."""
 
     def __init__(
         self, ledger: Ledger, journals: Sequence[Journal], known: Mapping[str, int | None]
@@ -85,7 +85,7 @@ class _RunEvidence:
         return [e for j in self.journals if j.role == "launcher" for e in j.named(name)]
 
     def warm(self) -> list[bool]:
-        """For each attempt, whether its ranks were forked; nothing if that cannot be told."""
+        """Return, for each attempt, whether its ranks were forked; empty if not known."""
         warm_by_start: dict[tuple[str, int], bool] = {}
         ranks = [j for j in self.journals if j.role != "launcher" and not j.helper]
         for rank in sorted(ranks, key=lambda rank: rank.wall):
@@ -96,13 +96,13 @@ class _RunEvidence:
         return list(warm_by_start.values()) if complete else []
 
     def recoveries(self, warm: bool) -> list[int]:
-        """How long each restart of that kind took."""
+        """Return the times of the restarts that were warm, or of those that were not."""
         flags = self.warm()
         return [r.ns for r in self.ledger.recoveries if flags and flags[r.until] is warm]
 
 
 def cold_recovery(ledger: Ledger, journals: Sequence[Journal]) -> int | None:
-    """The usual time of a restart that was not warm."""
+    """Return the median time of the restarts that were not warm."""
     times = _RunEvidence(ledger, journals, {}).recoveries(warm=False)
     return sorted(times)[len(times) // 2] if times else None
 
@@ -129,7 +129,7 @@ def _learn(evidence: _RunEvidence) -> Effect:
 
 
 def recompile_time(ledger: Ledger) -> int:
-    """Seconds of compiling again, on the rank where they were most."""
+    """Return the time of recompiles in ns, on the rank with the most."""
     by_rank: dict[int, int] = {}
     for c in ledger.compiles:
         if c.recompile:
@@ -148,7 +148,7 @@ def _async_save(evidence: _RunEvidence) -> Effect:
     if saves is None or not saves.saves:
         return False, "", None, None
     ledger = evidence.ledger
-    # As the figure that is known: of a checkpoint, with what is saved in the loop all the same.
+    # Like the baseline, this includes saves that block the loop.
     time = ledger.buckets.get("waste.checkpoint_block", 0)
     time += saves.wait // max(len(ledger.ranks), 1)
     each = evidence.known.get("save_s")
@@ -167,7 +167,7 @@ def _warm(evidence: _RunEvidence) -> Effect:
         if any(evidence.warm()):
             return True, "forked starts", None, None
         return False, f"{len(cold)} restart(s) started cold" if cold else "", None, None
-    times = [*forked, *cold]  # a cold one may have waited for what was to be forked
+    times = [*forked, *cold]  # a cold restart may have waited for the fork
     baseline = evidence.known.get("recover_s")
     what = f"{len(forked)} of {len(times)} restart(s) forked"
     return True, what, sum(times), None if baseline is None else baseline * len(times)

@@ -1,4 +1,4 @@
-"""Builds the ledger of a run from its journals. No clock, no files, no torch."""
+"""Builds the ledger of a run from its journals, without clock, files or torch."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _remove_uncounted_time(
     journals: Sequence[Journal],
     alignment: ClockAlignment,
 ) -> None:
-    """Move what comes after time that does not count to where that time began."""
+    """Move everything after uncounted time back to the start of that time."""
     before = {item.launch: item.length for item in outside}
     by = 0
     for launch in launches:
@@ -152,7 +152,7 @@ def _remove_uncounted_time(
 def _uncounted_stretches(
     outside: Sequence[UncountedTime], launches: Sequence[Launch], zero: int
 ) -> tuple[tuple[int, int], ...]:
-    """When, on the axis without that time, and how much."""
+    """Return the start, in time without these stretches, and length of each stretch."""
     lengths = {item.launch: item.length for item in outside}
     return tuple(
         (
@@ -194,7 +194,7 @@ def _run_segments(
 def _compose(
     attempts: Sequence[AttemptRecord], pieces: Sequence[Sequence[Segment]], zero: int, end: int
 ) -> list[Segment]:
-    """Attempts one after the other, and what lies between them."""
+    """Concatenate the attempts and the gaps between them."""
     out: list[Segment] = []
     at = zero
     for attempt, piece in zip(attempts, pieces, strict=True):
@@ -206,13 +206,13 @@ def _compose(
 
 
 def _gap_before(attempt: AttemptRecord, at: int) -> list[Segment]:
-    """From the end of the last attempt to the start of this one."""
+    """Return the segments from the end of the previous attempt to the start of `attempt`."""
     if at >= attempt.begin:
         return []
     group, gap = ("recover", DOWNTIME) if attempt.recovers else ("start", SHUTDOWN)
     allocated = attempt.launch.allocated
     allocated = attempt.begin if allocated is None else min(max(allocated, at), attempt.begin)
-    if attempt.begin > attempt.launch.begin:  # restarted within the launch, nothing was allocated
+    if attempt.begin > attempt.launch.begin:  # a restart in the launch allocates nothing
         allocated = attempt.begin
     return [
         Segment(at, allocated, gap),
@@ -270,7 +270,7 @@ def _from_start(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
 
 def _attempt(index: int, attempt: AttemptRecord, resume: Resume, zero: int) -> Attempt:
     steps = min((rank.steps for rank in attempt.trainers()), default=0)
-    known = resume.resumed_step or (index and steps)  # before that it may still load something
+    known = resume.resumed_step or (index and steps)  # before a step, it may yet load
     return Attempt(
         index=index,
         start=attempt.begin - zero,
@@ -311,7 +311,7 @@ def _shift_save(s: Checkpoint, zero: int) -> Checkpoint:
 def _started_at(
     launches: Sequence[Launch], journals: Sequence[Journal], alignment: ClockAlignment, zero: int
 ) -> int:
-    """By the wall clock of the first launcher, else of the process that was there first."""
+    """Return the start by the wall clock of the first launcher, else of the first process."""
     if not journals:
         return 0
     first = min(
@@ -334,7 +334,7 @@ def _exit_code(launches: Sequence[Launch]) -> int | None:
 
 
 def _time_to_start(timelines: Sequence[AttemptTimeline], zero: int) -> int | None:
-    """Allocation to the first training, over as many attempts as that took."""
+    """Return the time from the allocation to the first training, over all attempts needed."""
     ready = next((timeline.ready for timeline in timelines if timeline.ready is not None), None)
     return None if ready is None else ready - zero
 
@@ -342,13 +342,13 @@ def _time_to_start(timelines: Sequence[AttemptTimeline], zero: int) -> int | Non
 def _recoveries(
     attempts: Sequence[AttemptRecord], timelines: Sequence[AttemptTimeline]
 ) -> tuple[Recovery, ...]:
-    """Of each interruption the way from the last sign of progress to training again.
+    """Return, for each interruption, the time from the last sign of progress to training again.
 
-    Attempts that did not come to train extend the recovery that they lie in. What was interrupted
-    before anything was trained lies in the time to start.
+    An attempt that does not reach training extends the current recovery. Interruptions before the
+    first training count toward the time to start instead.
     """
     out = []
-    since: int | None = None  # the attempt that was interrupted
+    since: int | None = None  # the interrupted attempt
     for index, (attempt, timeline) in enumerate(zip(attempts, timelines, strict=True)):
         if timeline.ready is None:
             continue
@@ -361,7 +361,7 @@ def _recoveries(
 
 
 def _hidden(timelines: Sequence[AttemptTimeline]) -> dict[str, int]:
-    """Per attempt the rank that hid most of each leaf; ranks hide in parallel."""
+    """Sum over the attempts the most that any rank hid of each leaf; ranks hide in parallel."""
     out: dict[str, int] = {}
     for timeline in timelines:
         most: dict[str, int] = {}
@@ -374,7 +374,7 @@ def _hidden(timelines: Sequence[AttemptTimeline]) -> dict[str, int]:
 
 
 def _queue_capacity(launches: Sequence[Launch], outside: Sequence[UncountedTime]) -> int | None:
-    """How long the run waited for capacity, as the scheduler's records tell it."""
+    """Return the time that the run waited for capacity, by the records of the scheduler."""
     later = {item.launch: item.queued for item in outside}
     waits = [
         later.get(x.name, 0)
@@ -387,7 +387,7 @@ def _queue_capacity(launches: Sequence[Launch], outside: Sequence[UncountedTime]
 
 
 def _batches_per_step(attempts: Sequence[AttemptRecord]) -> float | None:
-    """Above 1 where gradients are accumulated; None when no loader was seen."""
+    """Above 1 if gradients are accumulated; None if no loader was recorded."""
     batches = steps = 0
     for attempt in attempts:
         for rank in attempt.trainers():

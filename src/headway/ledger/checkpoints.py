@@ -1,7 +1,7 @@
-"""What saves cost and how often to save.
+"""The cost of saves, and how often to save.
 
-Outcomes as a Checkpointer records them (headway/checkpoint/schedule.py), saves of `--async-save`,
-and the recommended interval, which is one for all parts of Headway.
+Outcomes that a Checkpointer recorded (headway/checkpoint/schedule.py), saves of `--async-save`, and
+the recommended interval, which all parts of Headway share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEVELS = ("memory", "disk")
 def checkpoint_outcomes(
     attempts: Sequence[AttemptRecord], zero: int
 ) -> tuple[CheckpointOutcome, ...]:
-    """Each save of all ranks, in the order in which its end was known."""
+    """Return each save, merged over the ranks, in the order of its end."""
     outcomes: dict[tuple[int, int, str], CheckpointOutcome] = {}
     for index, attempt in enumerate(attempts):
         for rank in attempt.ranks:
@@ -46,7 +46,7 @@ def checkpoint_outcomes(
 
 
 def save_intervals(attempts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...]:
-    """Of each level what was said last, by the lowest rank that says it: rank 0's counts."""
+    """Return the last interval of each level, by the lowest rank that recorded it."""
     by_level = {}
     for attempt in attempts:
         for rank in sorted(attempt.ranks, key=lambda rank: -rank.rank):
@@ -57,7 +57,7 @@ def save_intervals(attempts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...
 
 
 def resume_level(attempt: AttemptRecord) -> str | None:
-    """Which level the attempt went on from."""
+    """Return the level that the attempt resumed from."""
     for rank in sorted(attempt.ranks, key=lambda rank: rank.rank):
         for event in _events(rank, "restored"):
             first = rank.first_step_end
@@ -88,7 +88,7 @@ def _outcome(attempt: int, event: dict[str, Any], at: int) -> CheckpointOutcome:
 
 
 def _merge_ranks(first: CheckpointOutcome, second: CheckpointOutcome) -> CheckpointOutcome:
-    """Of two ranks: it is there when the last one has it, and failed if one has."""
+    """Merge the outcomes of two ranks: complete when both are, failed if either failed."""
     return CheckpointOutcome(
         attempt=first.attempt,
         step=first.step,
@@ -117,7 +117,7 @@ def _save_interval(event: dict[str, Any], interval: float) -> SaveInterval:
 
 
 def _seconds(value: Any) -> float | None:
-    """A number that can be one; journals may be written by others."""
+    """Return a plausible duration; other programs may write journals."""
     good = type(value) in (int, float) and math.isfinite(value) and 0 <= value < 1e9
     return float(value) if good else None
 
@@ -127,7 +127,10 @@ def _ns(value: Any) -> int:
 
 
 def count_saves(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
-    """How many saves (files of one step are one), and the mean time between two of an attempt."""
+    """Return the number of saves, and the mean time between two saves of an attempt.
+
+    Files of the same step form a single save.
+    """
     saves = merge_files(checkpoints)
     gaps = [
         after.at - before.at for before, after in pairwise(saves) if before.attempt == after.attempt
@@ -136,7 +139,7 @@ def count_saves(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
 
 
 def async_saves(attempts: Sequence[AttemptRecord]) -> AsyncSave | None:
-    """Over all ranks and attempts; None where nothing was saved so."""
+    """Sum the saves of `--async-save` over all ranks and attempts; None if there are none."""
     events = [e for d in attempts for rank in d.ranks for e in rank.journal.named("behind")]
     if not events:
         return None
@@ -160,32 +163,32 @@ def _number(value: Any) -> int:
 
 
 HOUR_S = 3600.0
-# With none seen in T, the rate is below 3 / T with a probability of 95 %.
+# Without a failure in time T, the rate is below 3 / T with a probability of 95 %.
 NONE_SEEN = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalInputs:
-    """What the interval follows from; seconds, and the hours in which the job could fail."""
+    """The inputs of the recommended interval; times in seconds unless noted."""
 
-    cost: float  # of a save to the training, on average
-    durable: float  # from the end of its call until it could be restored, on average
-    slowest: float  # the same of the slowest save
-    failures: int  # those after which a job is started again
-    hours: float
+    cost: float  # mean cost of a save to the training
+    durable: float  # mean time from the end of the call until the save could be restored
+    slowest: float  # the same for the slowest save
+    failures: int  # only those after which the job is restarted
+    hours: float  # in which the job could fail
 
     @property
     def rate(self) -> FailureRate:
-        """Per hour, with how sure that is."""
+        """Failures per hour, with their uncertainty."""
         return UNKNOWN_RATE.after(self.failures, self.hours)
 
     @property
     def per_hour(self) -> float:
-        """Failures; where none was seen, the number that they are below."""
+        """Failures per hour; an upper bound if there was no failure."""
         return self.rate.mean if self.failures else NONE_SEEN / self.hours
 
     def best(self, per_hour: float | None = None) -> BestInterval:
-        """The interval that loses least; with no failure seen, it is longer than that."""
+        """Return the interval that loses least; without a failure, the true optimum is longer."""
         mtbf = HOUR_S / (self.per_hour if per_hour is None else per_hour)
         return best(cost=self.cost, mtbf=mtbf, durable=self.slowest)
 
@@ -196,7 +199,7 @@ def interval_inputs(
     failures: Sequence[Failure],
     wall: int,
 ) -> IntervalInputs | None:
-    """None where no save was seen. What a Checkpointer tells goes before what was seen of it."""
+    """Return None without a save. Outcomes of a Checkpointer take precedence over its spans."""
     to_disk = [outcome for outcome in saved if outcome.level == "disk" and not outcome.error]
     files = merge_files(checkpoints)
     if not wall or not (to_disk or files):
@@ -215,7 +218,7 @@ def interval_inputs(
 
 
 def ledger_interval_inputs(ledger: Ledger) -> IntervalInputs | None:
-    """The same of a ledger."""
+    """Return the `interval_inputs` of a ledger."""
     return interval_inputs(ledger.outcomes, ledger.checkpoints, ledger.failures, ledger.wall)
 
 
@@ -225,7 +228,7 @@ def recommended_interval(
     failures: Sequence[Failure],
     wall: int,
 ) -> int | None:
-    """In ns; None where no failure or no cost of a save was seen."""
+    """Return the interval in ns; None without a failure or without a cost of saves."""
     inputs = interval_inputs(saved, checkpoints, failures, wall)
     if inputs is None or not inputs.failures or not inputs.cost:
         return None
@@ -233,12 +236,12 @@ def recommended_interval(
 
 
 def count_restartable(failures: Sequence[Failure]) -> int:
-    """Failures after which a job is started again: the others come from the job itself."""
+    """Count the failures after which a job is restarted; the job itself causes the others."""
     return sum(failure.retry != "no" for failure in failures)
 
 
 def blocked_each(ledger: Ledger) -> int | None:
-    """What one save to disk blocks on average, in ns."""
+    """Return the mean time that a save to disk blocks the training, in ns."""
     times = [
         outcome.blocked
         for outcome in ledger.outcomes

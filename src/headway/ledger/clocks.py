@@ -1,9 +1,9 @@
-"""Puts every journal on one axis: the clock of the run's first launcher.
+"""Aligns all journals to run time: the clock of the run's first launcher.
 
-Journals of one boot share the kernel's monotonic clock, so they need nothing. Between boots the
-file system's clock counts where both sides have it, else the wall clock; a process on another
-host is then tied to its launcher: by the end of the process-group init, which is one instant for
-all ranks, and by having lived between the launcher's start of the command and its end.
+Journals of the same boot share the kernel's monotonic clock and need no correction. Between boots,
+the file system's clock is used if both sides have it, else the wall clock. A process on another
+host is then tied to its launcher by two constraints: all ranks leave the process group init at the
+same instant, and a process lives between the launcher's start of the command and its end.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from dataclasses import dataclass, field
 from headway.errors import with_code
 from headway.journal.reader import Journal
 
-CLOCK_TOLERANCE = 1_000_000_000  # clocks of two hosts may differ so much before a note is due
+CLOCK_TOLERANCE = 1_000_000_000  # a larger difference between two hosts adds a note
 
 
 @dataclass(frozen=True)
 class ClockAlignment:
-    """How far each journal is shifted: `run time = journal time + shift`."""
+    """The shift of each journal: `run time = journal time + shift`."""
 
     shifts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    settled_boots: set[str] = field(default_factory=set)  # boots that are settled
+    settled_boots: set[str] = field(default_factory=set)  # boots whose shift is final
 
     def to_run_time(self, journal: Journal, t: int) -> int:
-        """A journal's own time on the axis of the run."""
+        """Convert a time of a journal to run time."""
         return t + self.shifts[journal.name]
 
     def move_earlier(self, journals: Iterable[Journal], by: int) -> None:
-        """Move journals on the axis: something before them is no part of it."""
+        """Shift journals back by time before them that does not count."""
         for journal in journals:
             self.shifts[journal.name] -= by
 
 
 def align_clocks(launchers: Sequence[Journal], processes: Sequence[Journal]) -> ClockAlignment:
-    """Place all journals; `launchers` in the order in which they joined the run."""
+    """Align all journals; `launchers` are in the order in which they joined the run."""
     alignment = ClockAlignment()
-    boots = Boots(_ties(launchers, processes))  # one shift for each, whichever launch it is in
+    boots = Boots(_ties(launchers, processes))  # a boot has the same shift in every launch
     end: int | None = None
     for launcher in launchers:
         if launcher.name in alignment.shifts:
             continue
         end = _place_launcher(launcher, launchers[0], end, alignment, boots)
-        # Launchers of the same launch on other nodes are placed with the ranks beside them.
+        # Launchers of the same launch on other nodes are placed with the ranks of their nodes.
         beside = [x for x in launchers if x.launch == launcher.launch and x is not launcher]
         members = [*beside, *_members(launcher.launch, processes)]
         _place_members(launcher, launcher, members, alignment, boots)
@@ -58,10 +58,10 @@ def align_clocks(launchers: Sequence[Journal], processes: Sequence[Journal]) -> 
 
 
 class Boots:
-    """How far each boot is shifted.
+    """The shift of each boot.
 
-    The end of a process group's init, in any launch, ties two boots to each other, whatever was
-    guessed of one of them in another launch.
+    The end of a process group init, in any launch, ties two boots to each other. The tie takes
+    precedence over what another launch estimated for either of them.
     """
 
     def __init__(self, ties: Mapping[str, Mapping[str, int]]) -> None:
@@ -69,7 +69,7 @@ class Boots:
         self.ties = ties
 
     def place(self, boot: str, shift: int) -> None:
-        """Settle a boot, and those that are tied to it; the first word counts."""
+        """Set the shift of a boot and of all boots tied to it; the first value is final."""
         pending = [(boot, shift)]
         while pending:
             boot, shift = pending.pop()
@@ -79,9 +79,9 @@ class Boots:
 
 
 def _ties(launchers: Sequence[Journal], processes: Sequence[Journal]) -> dict[str, dict[str, int]]:
-    """For each boot what to add to its shift to get that of each boot it shared a group with.
+    """Return, for each boot, the difference to the shift of each boot it shared a group with.
 
-    All ranks leave init_process_group together: that is the same instant on all hosts.
+    All ranks leave init_process_group together, at the same instant on all hosts.
     """
     ties: dict[str, dict[str, int]] = {}
     order = {launcher.launch: index for index, launcher in reversed([*enumerate(launchers)])}
@@ -114,7 +114,7 @@ def _members(launch: str, processes: Sequence[Journal]) -> list[Journal]:
 def _place_launcher(
     launcher: Journal, first: Journal, end: int | None, alignment: ClockAlignment, boots: Boots
 ) -> int:
-    """Returns until when this launcher and those before it lived."""
+    """Return the last sign of life of this launcher and those before it."""
     if launcher.boot not in boots.shifts:
         shift = _offset(launcher, first)
         if end is not None and launcher.begin + shift < end:
@@ -158,7 +158,7 @@ def _place_foreign(
     alignment: ClockAlignment,
     boots: Boots,
 ) -> None:
-    """A host that is not the launcher's, when it is seen for the first time."""
+    """Set the shift of a host other than the launcher's, at its first occurrence."""
     alignment.settled_boots.add(boot)
     guess = home + _offset(_first(group), reference)
     shift = boots.shifts.get(boot, guess)
@@ -182,7 +182,7 @@ def _group_end(journal: Journal) -> int | None:
 
 
 def _within_launch(launcher: Journal, group: Sequence[Journal], home: int, shift: int) -> int:
-    """No process lived before its launcher started the command, or after it saw the end."""
+    """Correct `shift` so that the processes live between the command's start and its exit."""
     spawns = [event["t"] for event in launcher.named("spawn")]
     ends = [event["t"] for event in launcher.named("exit")]
     born = min(member.begin for member in group) + shift
@@ -195,7 +195,7 @@ def _within_launch(launcher: Journal, group: Sequence[Journal], home: int, shift
 
 
 def _offset(journal: Journal, reference: Journal) -> int:
-    """What to add to `journal`'s times to get `reference`'s, by their absolute clocks."""
+    """Return the offset from `journal`'s times to `reference`'s, by their absolute clocks."""
     if journal.file_clock is not None and reference.file_clock is not None:
         theirs, ours = journal.file_clock, reference.file_clock
     else:

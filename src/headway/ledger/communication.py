@@ -1,4 +1,4 @@
-"""Process groups that a job makes and needs, and collectives of its ranks before the first step."""
+"""Process groups that a job creates and uses, and its collectives before the first step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TEXTS = ("where", "what", "desc", "backend")
 
 
 def process_groups(attempts: Sequence[AttemptRecord]) -> tuple[ProcessGroups, ...]:
-    """By place; the costliest first."""
+    """Return the process groups by code location, the most expensive first."""
     rows = _merge_rows(attempts, "groups", GROUP, _groups, _add_attempts)
     return tuple(sorted(rows, key=lambda row: (-row.avoidable, -row.ns, row.where, row.desc)))
 
 
 def pre_step_collectives(attempts: Sequence[AttemptRecord]) -> tuple[PreStepCollectives, ...]:
-    """By place; the costliest first."""
+    """Return the collectives by code location, the most expensive first."""
 
     def plus(first: PreStepCollectives, second: PreStepCollectives) -> PreStepCollectives:
         return replace(
@@ -47,7 +47,7 @@ def _merge_rows(
     of_attempt: Callable[[Key, list[Row]], T],
     plus: Callable[[T, T], T],
 ) -> Iterable[T]:
-    """Rows of all ranks of an attempt are one; so are those of all attempts."""
+    """Merge the rows of all ranks of an attempt, then those of all attempts."""
     merged: dict[Key, T] = {}
     for attempt in attempts:
         by_place: dict[Key, list[Row]] = {}
@@ -60,7 +60,7 @@ def _merge_rows(
 
 
 def _rows(attempt: AttemptRecord, kind: str) -> Iterator[Row]:
-    """What each rank told last."""
+    """Yield the rows of each rank's last event."""
     for rank in attempt.ranks:
         events = list(rank.journal.named("communication"))
         rows = events[-1].get(kind) if events else None
@@ -70,7 +70,7 @@ def _rows(attempt: AttemptRecord, kind: str) -> Iterator[Row]:
 
 
 def _texts_and_counts(row: Row) -> Row:
-    """Texts and counts only: a journal may hold anything."""
+    """Keep only texts and counts, because a journal may contain any value."""
     return {
         str(name): value
         for name, value in row.items()
@@ -104,13 +104,13 @@ def _groups(key: Key, rows: list[Row]) -> ProcessGroups:
 
 
 def _avoidable(row: Row) -> int:
-    """What is not used yet may still be, as long as the rank lives."""
+    """Return the avoidable time; an unused group counts only after the rank's exit."""
     names = ("other_ns", "again_ns", *(("unused_ns",) if row["settled"] else ()))
     return sum(int(row.get(name, 0)) for name in names)
 
 
 def _add_attempts(first: ProcessGroups, second: ProcessGroups) -> ProcessGroups:
-    """The same place in two attempts."""
+    """Merge the rows of the same code location in two attempts."""
     return replace(
         second,
         ranks=max(first.ranks, second.ranks),
@@ -146,5 +146,5 @@ def _least(rows: Iterable[Row], name: str) -> int:
 
 
 def is_installed_package(where: str) -> bool:
-    """Whether a place is in an installed package: that is not the user's to change."""
+    """Whether a code location is in an installed package, which users cannot change."""
     return "/site-packages/" in where or "/dist-packages/" in where

@@ -13,7 +13,7 @@ COMPILING = ("compile", "compile_cache", "compile_turn")
 
 
 def compile_cache_loads(attempts: Sequence[AttemptRecord]) -> tuple[CompileCacheLoad, ...]:
-    """Each archive that was asked for, by attempt and node."""
+    """Return each request for an archive, by attempt and node."""
     return tuple(
         _load(index, attempt, event)
         for index, attempt in enumerate(attempts)
@@ -22,7 +22,7 @@ def compile_cache_loads(attempts: Sequence[AttemptRecord]) -> tuple[CompileCache
 
 
 def count_archives_saved(attempts: Sequence[AttemptRecord]) -> int:
-    """How often something was saved for later jobs."""
+    """Count the archives that were saved for later jobs."""
     return sum(1 for attempt in attempts for _ in _events(attempt, "save"))
 
 
@@ -47,7 +47,7 @@ def _events(attempt: AttemptRecord, what: str) -> Iterator[dict[str, Any]]:
 
 
 def _compiling(rank: RankRecord) -> int:
-    """What a rank spent on compiles before its first step, without imports."""
+    """Return the time that a rank compiled before its first step, without imports."""
     end = rank.first_step_end
     spans = [s for s in rank.journal.spans if s.name in COMPILING and s.end is not None]
     return sum(

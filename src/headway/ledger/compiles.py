@@ -1,4 +1,4 @@
-"""PT2 compiles: each with its cause, the parts of its time, and what the caches had."""
+"""PT2 compiles: the cause of each, the parts of its time, and its cache hits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from headway.ledger.record import AttemptRecord, RankRecord
 from headway.ledger.segments import Segment, by_priority, clip, innermost, paint, time_by_bucket
 
 PT2 = ("start.pt2_compile", "recover.pt2_compile")
-BACKWARD_TRIGGERS = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that was compiled before
-AHEAD = (
-    "compile_ahead"  # what a step on a fast batch is called: see headway/startup/compile_ahead.py
-)
-# Spans that are one part as a whole; the rest of a compile is split by what torch measured in it.
+BACKWARD_TRIGGERS = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that is already compiled
+# Name of a step on a fast batch: see headway/startup/compile_ahead.py.
+AHEAD = "compile_ahead"
+# Spans that are a single part; the rest of a compile is split by torch's own measurements.
 WHOLE = {
     "compile_import": "import",
     "compile_cache": "cache_load",
@@ -27,7 +26,7 @@ WHOLE = {
 
 
 def find_compiles(attempts: Sequence[AttemptRecord], zero: int) -> tuple[Compile, ...]:
-    """All finished compiles, as each rank saw them."""
+    """Return all finished compiles, as each rank recorded them."""
     out = [
         compiled
         for index, attempt in enumerate(attempts)
@@ -38,7 +37,7 @@ def find_compiles(attempts: Sequence[AttemptRecord], zero: int) -> tuple[Compile
 
 
 def _of_life(index: int, rank: RankRecord, zero: int) -> list[Compile]:
-    """One for each graph: its backward part is compiled later, under the same number."""
+    """Return a compile per graph; its backward part is compiled later, with the same id."""
     compiles: list[Compile] = []
     places: dict[str, int] = {}
     ahead = _compiled_ahead(rank)
@@ -62,7 +61,7 @@ def _of_life(index: int, rank: RankRecord, zero: int) -> list[Compile]:
 
 
 def _compiled_ahead(rank: RankRecord) -> dict[str, int]:
-    """Places that were compiled ahead, and when that was done; none before a step was seen."""
+    """Return the end of the early compile of each location; empty before the first step."""
     done = [
         (span.start, span.end)
         for span in rank.journal.spans
@@ -79,13 +78,13 @@ def _compiled_ahead(rank: RankRecord) -> dict[str, int]:
 
 
 def _missed_precompile(span: Span, ahead: Mapping[str, int]) -> bool:
-    """Whether the first step on a real batch compiles what was compiled ahead."""
+    """Whether the first step on a real batch repeats an early compile."""
     done = ahead.get(str(span.fields.get("where")))
     return done is not None and span.start >= done and span.fields.get("step") == 0
 
 
 def _graph_spans(rank: RankRecord) -> list[Span]:
-    """The finished compiles; not those that a user has declared around torch's own."""
+    """Return the finished compiles, without spans that a user declared around torch's own."""
     spans = [s for s in rank.journal.spans if s.name == "compile" and s.end is not None]
     own = [s for s in spans if s.fields.get("compile_id")]
     return [
@@ -117,7 +116,7 @@ def _compile(index: int, rank: RankRecord, span: Span, zero: int) -> Compile:
 def recompile_limit_hits(
     attempts: Sequence[AttemptRecord], zero: int
 ) -> tuple[RecompileLimitHit, ...]:
-    """Where torch has reached its limit of recompiles."""
+    """Return each location where torch reached its recompile limit."""
     return tuple(
         RecompileLimitHit(
             attempt=index,
@@ -136,7 +135,7 @@ def recompile_limit_hits(
 def compiles_by_rank(
     attempts: Sequence[AttemptRecord], timelines: Sequence[AttemptTimeline]
 ) -> tuple[RankCompiles, ...]:
-    """What each rank's time in the compiler went to, and what its caches had."""
+    """Return the parts of each rank's time in the compiler, and its cache hits."""
     by_rank: dict[int, RankCompiles] = {}
     for attempt, timeline in zip(attempts, timelines, strict=True):
         for record, account in zip(attempt.ranks, timeline.ranks, strict=True):
@@ -152,10 +151,10 @@ def compiles_by_rank(
 def compile_parts(
     attempts: Sequence[AttemptRecord], timelines: Sequence[AttemptTimeline]
 ) -> dict[str, int]:
-    """What the run's own time in the compiler went to; it sums to those buckets, exactly.
+    """Split the run's time in the compiler into parts that sum exactly to its buckets.
 
-    Where several ranks compile at an instant, the one that is done last in this attempt counts,
-    unless another one is known to do something that all wait for.
+    If several ranks compile at an instant, the rank that finishes last in the attempt counts. Where
+    its part is only known as `other`, the next rank with a known part counts.
     """
     sums: dict[str, int] = {}
     for attempt, timeline in zip(attempts, timelines, strict=True):
@@ -173,7 +172,7 @@ def compile_parts(
 
 
 def split_compile_time(rank: RankRecord, segments: Sequence[Segment]) -> list[Segment]:
-    """This rank's time in the compiler, each piece with its part as the leaf."""
+    """Return this rank's time in the compiler, with the part as the bucket of each segment."""
     compiling = [Segment(s.start, s.end, "other") for s in segments if s.bucket in PT2]
     if not compiling:
         return []
@@ -188,16 +187,16 @@ def split_compile_time(rank: RankRecord, segments: Sequence[Segment]) -> list[Se
 
 
 def _graphs(spans: Sequence[Span], inner: Sequence[Segment]) -> list[Segment]:
-    """What torch measured of each compile, one part after the other in the time that it took.
+    """Lay out the parts that torch measured of each compile, sequentially within its time.
 
-    In which order they came is not known, and nothing depends on it.
+    Their real order is not known, and no result depends on it.
     """
     out: list[Segment] = []
     at = 0
     for span in sorted(spans, key=lambda s: s.start):
         start, end = max(span.start, at), span.end or span.start
         if start >= end:
-            continue  # within another one, of another thread
+            continue  # within a compile of another thread
         at = end
         nested = sum(s.end - s.start for s in clip(inner, start, end))
         room = end - start - nested
@@ -210,7 +209,7 @@ def _graphs(spans: Sequence[Span], inner: Sequence[Segment]) -> list[Segment]:
 def _lay(
     out: list[Segment], inner: Sequence[Segment], start: int, end: int, name: str, ns: int
 ) -> int:
-    """`ns` of a part from `start` on, around what is nested there; where it ends."""
+    """Lay out `ns` of a part from `start`, around nested segments, and return its end."""
     for nested in clip(inner, start, end):
         if ns <= 0:
             break
@@ -227,9 +226,9 @@ def _lay(
 
 
 def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tuple[str, int]]:
-    """Each part without those below it, cut to the room that there is.
+    """Yield each part without the parts nested in it, limited to the available `room`.
 
-    torch's times hold what is nested in them: imports, mostly, in the time of AOTAutograd.
+    torch's times include what is nested in them: mostly imports, in the time of AOTAutograd.
     """
     parts_us = fields.get("parts_us")
     us = {name: _ns(parts_us.get(name)) for name in _BELOW} if isinstance(parts_us, dict) else {}
@@ -256,7 +255,7 @@ _BELOW = ("dynamo", "aot_autograd", "inductor", "triton", "cpp", "autotune")
 
 
 def _loaded_from_cache(fields: Mapping[str, Any]) -> bool:
-    """Whether AOTAutograd's own cache had the graph: then its time was that of loading it."""
+    """Whether AOTAutograd's cache had the graph, so that its time was the time to load it."""
     hits, misses = _counts(fields.get("cache"), "aot")
     return bool(hits) and not misses
 
@@ -287,5 +286,5 @@ def _ns(us: Any) -> int:
 
 
 def first_compiles(ledger: Ledger, attempt: int | None = None) -> list[Compile]:
-    """Those that no recompile is, of one attempt or of all."""
+    """Return the compiles that are not recompiles, of `attempt` or of all attempts."""
     return [c for c in ledger.compiles if not c.recompile and attempt in (None, c.attempt)]

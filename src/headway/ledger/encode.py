@@ -1,4 +1,4 @@
-"""A ledger as JSON (`ledger.json`, `headway report --json`), and with its secrets masked."""
+"""Converts a ledger to JSON (`ledger.json`, `headway report --json`) and masks its secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from headway.units import NS
 
 
 def to_dict(ledger: Ledger) -> dict[str, Any]:
-    """The contract of `ledger.json` and `headway report --json`: seconds, rounded to 1 ns."""
+    """Return the content of `ledger.json` and `headway report --json`.
+
+    Scripts depend on this format. Times are in seconds, rounded to 1 ns.
+    """
     cold = sum(not c.recompile and not c.cached for c in ledger.compiles)
     return {
         "schema": SCHEMA,
@@ -104,7 +107,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
 
 
 def _levels(ledger: Ledger) -> list[dict[str, Any]]:
-    """Each level of a Checkpointer: what its saves cost, and how often to make them."""
+    """Return the cost of saves and their interval, by level of a Checkpointer."""
     intervals = {outcome.level: outcome for outcome in ledger.save_intervals}
     levels = []
     for level in ("memory", "disk"):
@@ -159,7 +162,7 @@ def _s(ns: int | None) -> float | None:
 
 
 def _seconds(buckets: Mapping[str, int]) -> dict[str, float]:
-    """In the order of the vocabulary, so that two ledgers read alike."""
+    """Order the buckets as `BUCKETS` does, so that two ledgers have the same order."""
     return {bucket: buckets[bucket] / NS for bucket in BUCKETS if buckets.get(bucket)}
 
 
@@ -369,12 +372,12 @@ def _fault(f: Fault) -> dict[str, Any]:
     }
 
 
-# By the name a run is known everywhere; the others hold times, and there are very many of them.
+# The name identifies the run everywhere; the other fields contain times, in large numbers.
 _UNMASKED_FIELDS = frozenset({"run", "segments", "ranks", "buckets"})
 
 
 def mask_secrets(ledger: Ledger) -> Ledger:
-    """Every text in it but the run's name."""
+    """Mask secrets in every text of a ledger except the run's name."""
     masked: Ledger = _mask_fields(ledger, _UNMASKED_FIELDS)
     return masked
 

@@ -1,6 +1,6 @@
-"""Why an attempt failed, from what its journals say: exit codes, signals and exceptions.
+"""Why an attempt failed, by the exit codes, signals and exceptions in its journals.
 
-The categories are those of the failure taxonomy; texts of logs are not read here.
+The categories are those of the failure taxonomy. This module does not read log texts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from headway.ledger.model import Failure, Ledger
 from headway.ledger.record import AttemptRecord, RankRecord
 from headway.taxonomy import OWNERS
 
-RESTARTS: Final = 5  # unless the run has failed more often
-RESTARTABLE: Final = ("yes", "bounded", "swap")  # what asks for another attempt at once
+RESTARTS: Final = 5  # at least; more if the run failed more often
+RESTARTABLE: Final = ("yes", "bounded", "swap")  # values of `retry` that allow an immediate restart
 
 
-# Who told the launcher to stop may have had another reason than to take its place away.
+# Categories of a verdict that take precedence when the launcher was stopped: the reason for the
+# stop was not preemption.
 EXTERNAL_CAUSES = frozenset({"time_limit", "user_cancel", "node_failure"})
 _EXCEPTIONS = {
     "OutOfMemoryError": "gpu_oom",
@@ -32,14 +33,14 @@ _EXCEPTIONS = {
     "ConnectionError": "network",
     "ConnectionResetError": "network",
 }
-# What a rank says when another one has died: never the first cause.
+# Errors of a rank whose peer died: never the first cause.
 _PEER_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "peer")
 _STORAGE = ("Input/output error", "Stale file handle", "Read-only file system")
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 class _Clue(NamedTuple):
-    """One fact about a rank's end; sorts with the likeliest first cause in front."""
+    """One fact about a rank's end; the likeliest first cause sorts first."""
 
     symptom: bool
     at: int
@@ -51,14 +52,13 @@ class _Clue(NamedTuple):
 def explain(
     attempt: AttemptRecord, index: int, alignment: ClockAlignment, hung_ranks: list[int]
 ) -> Failure:
-    """The first cause of a failed attempt."""
+    """Return the first cause of a failed or preempted attempt."""
     verdict = _launcher_event(attempt, "verdict")
     above = verdict is not None and str(verdict.get("category")) in EXTERNAL_CAUSES
-    watched = (
-        _launcher_event(attempt, "decision") is not None
-    )  # by a supervisor, who knows a hang from a kill
+    # A supervisor distinguishes a hang from a kill.
+    watched = _launcher_event(attempt, "decision") is not None
     if verdict is not None and hung_ranks and verdict.get("category") != "hang" and not watched:
-        verdict = None  # it was found hanging, by whoever ended it then
+        verdict = None  # the rank hung, whatever killed it afterwards
     if verdict is not None and (attempt.outcome == "failed" or above):
         return _from_verdict(verdict, attempt, index)
     clue = _first_clue(attempt, alignment, hung_ranks)
@@ -76,7 +76,7 @@ def explain(
 
 
 def _launcher_event(attempt: AttemptRecord, event: str) -> dict[str, Any] | None:
-    """What the launcher says of the end of its launch; all nodes say the same."""
+    """Return a launcher's event on the end of its launch; it is the same on all nodes."""
     if not attempt.is_last_of_launch:
         return None
     events = [e for launcher in attempt.launch.journals for e in launcher.named(event)]
@@ -102,7 +102,7 @@ def _from_verdict(verdict: dict[str, Any], attempt: AttemptRecord, index: int) -
 
 
 def _decision(attempt: AttemptRecord) -> str | None:
-    """What the supervisor did, in words."""
+    """Describe the supervisor's action."""
     decision = _launcher_event(attempt, "decision")
     return None if decision is None else f"{decision.get('action')}: {decision.get('why')}"
 
@@ -113,7 +113,7 @@ def _text(value: Any) -> str | None:
 
 def _first_clue(attempt: AttemptRecord, alignment: ClockAlignment, hung_ranks: list[int]) -> _Clue:
     launch = attempt.launch
-    if hung_ranks:  # whoever ended it then, and how
+    if hung_ranks:  # whatever killed it afterwards
         text = f"rank {hung_ranks[0]} lived but made no step before it was ended"
         return _Clue(False, 0, hung_ranks[0], "hang", text)
     if attempt.outcome == "preempted" and launch.stop_signal is not None:
@@ -132,7 +132,7 @@ def _first_clue(attempt: AttemptRecord, alignment: ClockAlignment, hung_ranks: l
 
 
 def _parents_clues(attempt: AttemptRecord, alignment: ClockAlignment) -> list[_Clue]:
-    """What a process that trains nothing, such as the parent of mp.spawn, died of."""
+    """Return errors of processes that do not train, such as the parent of mp.spawn."""
     clues = []
     for journal in attempt.others:
         for error in journal.named("error"):
@@ -170,7 +170,7 @@ def _clues(rank: RankRecord, attempt: AttemptRecord, alignment: ClockAlignment) 
             continue
         code = event.get("code")
         if not isinstance(code, int) or code in (0, -signal.SIGTERM):
-            continue  # ended by its agent because another rank failed
+            continue  # killed by its agent because another rank failed
         text = f"rank {rank.rank} ended with {_code(code)}"
         at = alignment.to_run_time(witness, event["t"])
         clues.append(_Clue(code > 0, at, rank.rank, _of_code(code), text))
@@ -207,7 +207,7 @@ def _of_code(code: int) -> str:
 
 
 def _signal_of(code: int) -> int | None:
-    """Both spellings of a death by signal: -9 from a parent, 137 from a shell."""
+    """Return the signal of an exit code, in both encodings: -9 of a parent, 137 of a shell."""
     if code < 0:
         return -code
     return code - 128 if 128 < code < 160 else None
@@ -228,10 +228,10 @@ def _signal_name(number: Any) -> str:
 
 
 def is_restartable(failure: Failure) -> bool:
-    """Whether another attempt may be made at once, where the job is."""
+    """Whether an immediate restart in the same allocation is allowed."""
     return failure.owner != "scheduler" and failure.retry in RESTARTABLE
 
 
 def restart_flags(ledger: Ledger) -> tuple[str, str]:
-    """The flag that lets Headway start the job again, often enough for this run."""
+    """Return the flag that lets Headway restart the job, with a limit sufficient for this run."""
     return "--restarts", str(max(RESTARTS, len(ledger.failures)))

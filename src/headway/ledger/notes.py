@@ -1,4 +1,4 @@
-"""Notes on the record behind the ledger, and the longest gaps of unknown time."""
+"""Notes on the completeness of the journals, and the longest gaps of unknown time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.ledger.model import Gap
 from headway.ledger.record import AttemptRecord, Launch
 
 MAX_NOTES = 40
-MAX_NOTE_LENGTH = 300  # of a text without its code
+MAX_NOTE_LENGTH = 300  # characters, without the code
 
 
 def collect_notes(
@@ -22,7 +22,7 @@ def collect_notes(
     attempts: Sequence[AttemptRecord],
     journals: Sequence[Journal],
 ) -> tuple[str, ...]:
-    """One sentence each, without repeats, at most `MAX_NOTES`."""
+    """Return the notes without duplicates, at most `MAX_NOTES`."""
     notes = [*problems, *alignment.notes]
     if not any(launch.journals for launch in launches) and launches:
         notes.append(
@@ -56,7 +56,7 @@ def collect_notes(
 
 
 def _silent_launchers(launch: Launch, alignment: ClockAlignment, zero: int) -> list[str]:
-    """Those that have ended without a word: they were killed, or their machine has failed."""
+    """Note launchers that ended without an exit event: killed, or their machine failed."""
     notes = []
     for journal in launch.journals:
         if journal.ended and not any(True for _ in journal.named("exit", "decision")):
@@ -90,7 +90,7 @@ def _missing_ranks(index: int, attempt: AttemptRecord) -> list[str]:
 
 
 def longest_gaps(timelines: Sequence[AttemptTimeline], zero: int) -> tuple[Gap, ...]:
-    """The longest stretches that no span covers."""
+    """Return the 20 longest stretches that no span covers."""
     gaps = [gap for timeline in timelines for account in timeline.trainers for gap in account.gaps]
     gaps.sort(key=lambda g: (g.start - g.end, g.attempt, g.rank))
     return tuple(

@@ -1,4 +1,4 @@
-"""What each preemption notice saved, and what was lost."""
+"""What the response to each preemption notice saved, and what was lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.ledger.segments import clip, time_by_bucket
 
 @dataclass(frozen=True, slots=True)
 class _SavePoint:
-    """A step of the run, and when the attempt had made it."""
+    """A step of the run, and when the attempt completed it."""
 
     step: int
     at: int
@@ -29,7 +29,7 @@ def notices(
     saves: Sequence[DurableSave],
     zero: int,
 ) -> tuple[PreemptionNotice, ...]:
-    """One for each attempt that was preempted; `saves` are in ns from the run's start, `zero`."""
+    """Return a notice per preempted attempt; `saves` are in ns from the run's start, `zero`."""
     result = []
     for index, (attempt, resume, timeline) in enumerate(
         zip(attempts, resumes, timelines, strict=True)
@@ -89,7 +89,7 @@ def _instant(mark: _SavePoint) -> int:
 
 
 def _received_at(attempt: AttemptRecord) -> int:
-    """By the launcher, or by the first rank that heeds it, whichever tells of it first."""
+    """Return when the launcher or the first rank recorded the notice, whichever is earlier."""
     times: list[int] = [
         event["t"] + rank.shift
         for rank in attempt.trainers()
@@ -102,14 +102,18 @@ def _received_at(attempt: AttemptRecord) -> int:
 def _response(
     attempt: AttemptRecord, events: Sequence[dict[str, Any]], at: int, safe: bool, further: bool
 ) -> NoticeResponse:
-    """`safe`: a save after the notice is durable; `further`: one resumed, or can, beyond before."""
+    """Classify the response of an attempt to its notice.
+
+    `safe`: a save after the notice is durable. `further`: the run resumed, or can resume, from a
+    later step than that of the last save before the notice.
+    """
     save_began = any(event.get("saved") is True for event in events) or any(
         span.start + rank.shift >= at
         for rank in attempt.trainers()
         for span in rank.journal.spans
         if span.name == "checkpoint_save" and span.fields.get("level") != "memory"
     )
-    if safe or (save_began and further):  # a writer may have been done after its rank was ended
+    if safe or (save_began and further):  # a writer may finish after its rank was killed
         return "saved"
     if save_began:
         return "late"

@@ -1,4 +1,4 @@
-"""A training run and the publish of its last checkpoint, each a run that names the other."""
+"""A training run and the publish of its last checkpoint: two runs that refer to each other."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headway.units import NS
 
 
 def publish_from_note(note: Mapping[str, Any]) -> Publish | None:
-    """From what the folder of a training says: see headway/journal/run_files.py."""
+    """Read the publish from the folder of a training run: see headway/journal/run_files.py."""
     return _publish(note, str(note.get("folder") or "")) if note else None
 
 
 def publish_from_events(attempts: Sequence[AttemptRecord]) -> Publish | None:
-    """From what a publish says of itself: the run that it names is the training."""
+    """Read the publish from its own events, whose run is the training run."""
     journals = [j for d in attempts for j in (*(rank.journal for rank in d.ranks), *d.others)]
     events = [event for journal in journals for event in journal.named("published")]
     return _publish(events[-1], str(events[-1].get("ledger") or "")) if events else None
@@ -36,7 +36,7 @@ def _publish(fields: Mapping[str, Any], folder: str) -> Publish:
 
 
 def accelerators_held(ledger: Ledger) -> int:
-    """That the training held to its end: one for each rank."""
+    """Return the accelerators that the training held to its end, one per rank."""
     if not ledger.attempts:
         return 0
     last = ledger.attempts[-1]
@@ -44,6 +44,6 @@ def accelerators_held(ledger: Ledger) -> int:
 
 
 def time_after_training(ledger: Ledger) -> int:
-    """From the last step to the release of the accelerators, whatever was done meanwhile."""
+    """Return all time from the last step to the release of the accelerators."""
     trained = [segment.end for segment in ledger.segments if segment.bucket == EFFECTIVE]
     return ledger.wall - max(trained, default=ledger.wall)

@@ -1,4 +1,4 @@
-"""Lineage: where each attempt resumed, which steps were lost, and which saves are durable."""
+"""Lineage: where each attempt resumed, which steps it lost, and which saves are durable."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headway.ledger.segments import Segment, clip, paint, union_sorted
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How an attempt's own step count relates to the run's, and what of it was kept."""
+    """The relation of an attempt's step count to the run's, and which of its steps were kept."""
 
     stretches: tuple[Stretch, ...]
-    kept_steps: tuple[int | None, ...]  # of each the last step of the run that counts; None: all
+    kept_steps: tuple[int | None, ...]  # last kept step of the run, by stretch; None: all
 
     @property
     def resumed_step(self) -> int:
@@ -30,27 +30,29 @@ class Resume:
 
     @property
     def kept_step(self) -> int | None:
-        """The highest step of it that was not rolled back; None: all."""
+        """The highest step of the attempt that was not rolled back; None: all."""
         return self.kept_steps[self.stretches.index(self._last)]
 
     @property
     def _last(self) -> Stretch:
-        """A load that no step follows put nothing back: it was read for an evaluation, say."""
+        """The last stretch with steps: a load without later steps, as for an evaluation, resumes
+        nothing.
+        """
         trained = [stretch for stretch in self.stretches if stretch.steps_done < stretch.end]
         return (trained or self.stretches)[-1 if trained else 0]
 
     def step(self, steps: int, t: int) -> int:
-        """The run's step of a rank which had made so many, at an instant of the run's axis."""
+        """Return the run's step of a rank that had made `steps` steps at run time `t`."""
         started = [stretch for stretch in self.stretches[1:] if stretch.at <= t]
         return [self.stretches[0], *started][-1].step(steps)
 
     def last_step(self, steps: int) -> int:
-        """The run's step of a rank which has made so many in all."""
+        """Return the run's step of a rank that made `steps` steps in total."""
         return self._last.step(steps)
 
 
 def resume_points(attempts: Sequence[AttemptRecord]) -> list[Resume]:
-    """For each attempt the step it resumed from, and the highest of its steps that survived."""
+    """Return, for each attempt, the step it resumed from and its highest surviving step."""
     lineage = Lineage()
     stretches_of: list[list[Stretch]] = []
     for index, attempt in enumerate(attempts):
@@ -75,7 +77,7 @@ def resume_points(attempts: Sequence[AttemptRecord]) -> list[Resume]:
 
 
 def _events(rank: RankRecord) -> list[Event]:
-    """What it saved and loaded, in the order of time."""
+    """Return the saves and loads of a rank."""
     written = _background_writes(rank)
     saves = [
         Event(span.start + rank.shift, rank.rank, _step(span), False, span.fields)
@@ -88,7 +90,7 @@ def _events(rank: RankRecord) -> list[Event]:
         if span.name == "checkpoint_load" and not _in_background(rank, span)
         for at in [span.start + rank.shift]
     ]
-    restored = [  # by a Checkpointer; before the first step it declares the step, too
+    restored = [  # by a Checkpointer; before the first step, the event also declares the step
         Event(at, rank.rank, steps, True, event, event["step"])
         for event in rank.journal.named("restored")
         if type(event.get("step")) is int
@@ -99,9 +101,9 @@ def _events(rank: RankRecord) -> list[Event]:
 
 
 def _in_background(rank: RankRecord, load: Span) -> bool:
-    """Whether the loop went on while another thread loaded: nothing was put back then.
+    """Whether the loop continued while another thread loaded, so that the load resumed nothing.
 
-    At the end of a load a line of steps is written, up to the last step before that.
+    The end of a load writes a line of steps, up to the last step before it.
     """
     if load.thread == rank.thread or load.end is None:
         return False
@@ -111,7 +113,7 @@ def _in_background(rank: RankRecord, load: Span) -> bool:
 
 
 def _declared_step(ranks: Iterable[RankRecord]) -> int | None:
-    """`headway.progress(step=...)` before the first step says where the loop starts."""
+    """Return the start of the loop: `headway.progress(step=...)` before the first step."""
     steps = [
         event["step"]
         for rank in ranks
@@ -123,7 +125,7 @@ def _declared_step(ranks: Iterable[RankRecord]) -> int | None:
 
 
 def _finished_spans(rank: RankRecord) -> list[Span]:
-    """Saves that were finished; a torn one holds nothing."""
+    """Return the finished saves; a partial save is not usable."""
     return [
         span
         for span in rank.journal.spans
@@ -139,7 +141,7 @@ def _step(span: Span) -> int:
 def find_checkpoints(
     attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]
 ) -> list[Checkpoint]:
-    """All finished saves, as each rank saw them."""
+    """Return all finished saves, as each rank recorded them."""
     return [
         Checkpoint(
             attempt=index,
@@ -163,7 +165,7 @@ def find_checkpoints(
 
 
 def _is_checkpoint(span: Span, by_checkpointer: bool) -> bool:
-    """Not a snapshot of a Checkpointer, nor what it pickles for a save."""
+    """Exclude snapshots of a Checkpointer, and what it pickles for a save."""
     level = span.fields.get("level")
     return level != "memory" and (level is not None or not by_checkpointer or "path" in span.fields)
 
@@ -172,7 +174,7 @@ _SaveKey = tuple[object, object]  # path and step
 
 
 def _background_writes(rank: RankRecord) -> dict[_SaveKey, int | None]:
-    """When the background write of a save was done; None when it never was."""
+    """Return the end of each background write; None if it did not finish or failed."""
     writes: dict[_SaveKey, int | None] = {}
     for event in rank.journal.named("saving"):
         writes[_key(event)] = None
@@ -189,7 +191,7 @@ def _key(fields: Mapping[str, Any]) -> _SaveKey:
 
 
 def lost_intervals(ranks: Sequence[RankRecord], resume: Resume) -> list[tuple[int, int | None]]:
-    """When the attempt trained in vain, as these ranks made it; None: to its end."""
+    """Return when these ranks trained steps that were rolled back; an end of None: to the end."""
     out: list[tuple[int, int | None]] = []
     after = [*resume.stretches[1:], None]
     for stretch, following, kept_step in zip(
@@ -213,7 +215,7 @@ def lost_intervals(ranks: Sequence[RankRecord], resume: Resume) -> list[tuple[in
 def mark_lost(
     segments: Iterable[Segment], intervals: Sequence[tuple[int, int | None]]
 ) -> list[Segment]:
-    """Effective seconds within `intervals` were trained in vain."""
+    """Move effective time within `intervals` to the bucket of lost training."""
     base = list(segments)
     if not intervals or not base:
         return base
@@ -229,7 +231,7 @@ def mark_lost(
 def rolled_back_ranges(
     attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]
 ) -> tuple[tuple[int, int], ...]:
-    """First and last of the run's steps of each stretch that was trained in vain."""
+    """Return the first and last step of the run of each range that was rolled back."""
     out = []
     for attempt, resume in zip(attempts, resumes, strict=True):
         steps = min((rank.steps for rank in attempt.trainers()), default=0)
@@ -241,7 +243,7 @@ def rolled_back_ranges(
 
 
 def new_steps(attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> int:
-    """Steps that every rank made and that the final state of the run descends from."""
+    """Count the steps that every rank made and that are part of the final state of the run."""
     count = 0
     for attempt, resume in zip(attempts, resumes, strict=True):
         completed = min((rank.steps for rank in attempt.trainers()), default=0)
@@ -253,18 +255,18 @@ def new_steps(attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> i
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """One save, over all ranks that wrote a part of it; times in ns."""
+    """One save, over all ranks that wrote part of it; times in ns."""
 
     attempt: int
     step: int
     at: int
-    blocked: int  # by all files of a rank together, on the rank where that was most
-    written: int | None  # until it was durable, where a background write was seen
+    blocked: int  # all files of a rank together, on the rank that was blocked longest
+    written: int | None  # until it was durable; None without a background write
     path: str | None
 
 
 def merge_files(checkpoints: Iterable[Checkpoint]) -> list[Save]:
-    """In time order; files of the same step in one attempt are one save."""
+    """Return the saves in time order; files of the same step in one attempt form a single save."""
     parts: dict[tuple[int, int], list[Checkpoint]] = {}
     for part in sorted(checkpoints, key=lambda part: (part.start, part.rank)):
         parts.setdefault((part.attempt, part.step), []).append(part)
@@ -275,7 +277,7 @@ def _merge_parts(key: tuple[int, int], parts: list[Checkpoint]) -> Save:
     files: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by rank
     for part in parts:
         files[part.rank].append((part.start, part.end))
-    # One after the other or, of several threads, side by side.
+    # The files of a rank are written sequentially or, by several threads, in parallel.
     blocked = [
         sum(end - start for start, end in union_sorted(sorted(spans))) for spans in files.values()
     ]
@@ -289,18 +291,18 @@ def _merge_parts(key: tuple[int, int], parts: list[Checkpoint]) -> Save:
 
 @dataclass(frozen=True, slots=True)
 class DurableSave:
-    """One such save, over all ranks; times in ns."""
+    """A save that can be restored after a failure, over all ranks; times in ns."""
 
     attempt: int
     step: int
     captured_at: int
-    at: int  # the last rank had it on disk
+    at: int  # when it was on disk on all ranks
 
 
 def durable_saves(
     saved: Sequence[CheckpointOutcome], checkpoints: Sequence[Checkpoint]
 ) -> list[DurableSave]:
-    """Files of one step together; a Checkpointer tells itself what became of its saves."""
+    """Merge the files of each step; a Checkpointer records the outcome of its own saves."""
     saves = [
         DurableSave(outcome.attempt, outcome.step, outcome.at - outcome.durable, outcome.at)
         for outcome in saved

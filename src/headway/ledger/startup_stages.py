@@ -1,4 +1,4 @@
-"""The graph of declared startup stages: its critical path, and the least time it can take.
+"""The graph of declared startup stages: its critical path, and the minimum time of a start.
 
 See headway/startup/stages.py.
 """
@@ -13,7 +13,7 @@ from headway.ledger.record import AttemptRecord, RankRecord
 
 
 def stage_graphs(attempts: Sequence[AttemptRecord], zero: int) -> tuple[StageGraph, ...]:
-    """One for each attempt: of the rank whose stages were done last."""
+    """Return a graph per attempt, of the rank whose stages ended last."""
     graphs = []
     for index, attempt in enumerate(attempts):
         by_rank = [_graph(index, rank, zero) for rank in attempt.ranks]
@@ -61,9 +61,9 @@ def _row(fields: Any, shift: int) -> StageRow | None:
 
 
 def critical_path(needs: Mapping[str, Sequence[str]], took: Mapping[str, int]) -> list[str]:
-    """The chain of stages that takes longest: no order can be quicker than it."""
+    """Return the longest chain of dependent stages: no order of the stages is faster."""
     best: dict[str, tuple[int, list[str]]] = {}
-    for name in needs:  # each comes after what it needs
+    for name in needs:  # a stage follows the stages that it needs
         before = [best[need] for need in needs[name] if need in best]
         length, path = max(before, key=lambda entry: entry[0], default=(0, []))
         best[name] = (length + took[name], [*path, name])

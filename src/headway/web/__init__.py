@@ -1,1 +1,1 @@
-"""What all HTML pages share: bucket colors, templates, style sheets and scripts."""
+"""The shared parts of all HTML pages: bucket colors, templates, style sheets and scripts."""

@@ -1,4 +1,4 @@
-"""Templates and static files of all pages: Jinja environment, style sheet, scripts and Plotly."""
+"""Templates and static files of all pages: Jinja environment, style sheet, scripts, Plotly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 
 @cache
 def template_environment() -> Environment:
-    """The templates of this folder, compiled once; all that is put into them is escaped."""
+    """Return the environment of the templates, compiled once, with autoescape."""
     return Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -28,7 +28,7 @@ def template_environment() -> Environment:
 
 
 def script_json(value: object) -> str:
-    """JSON that can stand inside a script element: no tag, no line separator of JavaScript."""
+    """Return JSON for a script element, without tags and line separators of JavaScript."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -44,7 +44,7 @@ SCRIPTS = ("theme.js", "charts.js", "page.js")
 
 
 class StaticFile(NamedTuple):
-    """One file as it goes out."""
+    """A file in the form in which it is served."""
 
     kind: str
     plain: bytes
@@ -54,7 +54,6 @@ class StaticFile(NamedTuple):
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """All of them."""
     contents = {
         "headway.css": (CSS, _style_sheet().encode()),
         "icon.svg": (SVG, (ASSETS / "icon.svg").read_bytes()),
@@ -71,23 +70,26 @@ def _pack(kind: str, content: bytes) -> StaticFile:
 
 def _plotly() -> Path:
     spec = find_spec("plotly")
-    assert spec is not None and spec.origin is not None  # cli.serve has looked
+    assert spec is not None and spec.origin is not None  # cli.serve checks this
     return Path(spec.origin).parent / "package_data" / "plotly.min.js"
 
 
 @cache
 def plotly_style_ids() -> tuple[str, ...]:
-    """The style elements that Plotly makes unless they are there; ours have the nonce."""
+    """Return the ids of the style elements that Plotly adds unless they exist.
+
+    The pages add them first, with a nonce.
+    """
     maps = _PLOTLY_STYLE.findall(static_files()["plotly.js"].plain.decode("utf-8", "replace"))
     return ("plotly.js-style-global", *maps)
 
 
 def _style_sheet() -> str:
-    """The look of the report, then what only these pages have."""
+    """Return the style of the report, followed by the additions of these pages."""
     report = (ASSETS / "report.css").read_text(encoding="utf-8")
     return named_palette() + report + (ASSETS / "pages.css").read_text(encoding="utf-8")
 
 
 def static_url(name: str) -> str:
-    """Where a file is; another address once it has changed, so it may be kept for ever."""
+    """Return the URL of a file; it changes with the content, so clients may cache it forever."""
     return f"/static/{name}?v={static_files()[name].digest}"

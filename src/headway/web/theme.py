@@ -1,4 +1,4 @@
-"""The colors of the buckets as CSS, light and dark."""
+"""The bucket colors as CSS variables, for the light and the dark theme."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headway.ledger.buckets import BUCKETS, OKLCH
 
 
 def bucket_color(bucket: str, *, dark: bool) -> str:
-    """The colour of a leaf as `#rrggbb`: one family of hues per group, one shade per leaf."""
+    """Return the color of a leaf as `#rrggbb`: a family of hues per group, a shade per leaf."""
     lightness, chroma, hue = OKLCH[bucket]
     return _oklch_to_hex(lightness + (0.05 if dark else 0.0), chroma * (0.92 if dark else 1.0), hue)
 
 
 def _oklch_to_hex(lightness: float, chroma: float, hue: float) -> str:
-    """Equal lightness looks equally light in every hue, which HSL cannot promise."""
+    """Convert OKLCH, where equal lightness looks equal in every hue, unlike in HSL."""
     a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
@@ -52,7 +52,7 @@ def numbered_palette() -> str:
 
 
 def named_palette() -> str:
-    """A variable for each leaf, `--start-pt2_compile`, light and dark."""
+    """Return a variable per leaf, such as `--start-pt2_compile`, for both themes."""
 
     def variables(dark: bool) -> str:
         return "".join(
