@@ -229,6 +229,7 @@ def test_one_watches_and_what_it_leaves_is_taken_over(
     fleet.rules(hook=f'webhook = "{hook.url}"')
     first = fleet.start("--watch", "--every", "1")
     wait_until(lambda: hook.events == ["firing"])
+    wait_until(lambda: not fleet.kept()["outbox"])  # killed before that, it would be sent again
     assert fleet.once() == 2
     error = capsys.readouterr().err
     assert codes(error) == ["store-watched"] and str(first.pid) in error
