@@ -9,11 +9,15 @@ from typing import Any
 from headway.ledger.model import Ledger
 
 
+def identity_text(ledger: Ledger) -> str:
+    """Return what identifies a run, equal for its copies: keys and IDs are digests of it."""
+    created = ledger.metadata.get("created") or ledger.started_at
+    return json.dumps([ledger.run, created, ledger.metadata.get("host")])
+
+
 def run_key(ledger: Ledger) -> str:
     """Return a key that is the same in every export of a run."""
-    created = ledger.metadata.get("created") or ledger.started_at
-    text = json.dumps([ledger.run, created, ledger.metadata.get("host")])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(identity_text(ledger).encode()).hexdigest()[:16]
 
 
 def run_labels(ledger: Ledger) -> dict[str, Any]:

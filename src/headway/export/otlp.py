@@ -11,7 +11,7 @@ from typing import Any
 
 from headway import __version__
 from headway.errors import HeadwayError, UsageError
-from headway.export.identity import run_labels
+from headway.export.identity import identity_text, run_labels
 from headway.ledger.buckets import side
 from headway.ledger.model import Ledger
 from headway.ledger.segments import Segment
@@ -88,8 +88,7 @@ def _resource(ledger: Ledger) -> dict[str, Any]:
 
 
 def _spans(ledger: Ledger) -> Iterator[Span]:
-    created = ledger.metadata.get("created") or ledger.started_at
-    key = json.dumps([ledger.run, created, ledger.metadata.get("host")])
+    key = identity_text(ledger)
     trace, root = _id(key, 32), _id(key + "run", 16)
     run_attributes = {
         "ml.training.run.ett_percent": ledger.ett_percent,

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headway import redact
+from headway.export.identity import identity_text
 from headway.fleet.schema import FAILURE_COLUMNS, LABELS
 from headway.fleet.store.arrow import utc_datetime
 from headway.ledger.buckets import EFFECTIVE, LOST
@@ -37,9 +38,8 @@ def to_rows(
 
 def run_id(ledger: Ledger) -> str:
     """The ID of a run: equal for copies of the run, different for any other run."""
-    created = ledger.metadata.get("created") or ledger.started_at
-    text = json.dumps([ledger.run, created, ledger.metadata.get("host")])
-    return base64.b32encode(hashlib.sha256(text.encode()).digest())[:12].decode().lower()
+    digest = hashlib.sha256(identity_text(ledger).encode()).digest()
+    return base64.b32encode(digest)[:12].decode().lower()
 
 
 def as_of(ledger: Ledger) -> float:
