@@ -28,15 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 from headway.errors import UsageError
 from headway.format import duration
+from headway.units import NS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from headway.report.compare import Change, Comparison, Verdict
     from headway.report.waterfall import Bar
-
-
-NS = 1_000_000_000
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

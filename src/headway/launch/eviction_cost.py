@@ -19,8 +19,9 @@ from headway.journal import file_access
 from headway.journal.writer import now, process_begin
 from headway.launch.attempt import Attempt
 from headway.launch.process_watch import ProcessWatch
-from headway.launch.progress import NS, DurableSave, durable_saves
+from headway.launch.progress import DurableSave, durable_saves
 from headway.launch.rank_tail import RankTail
+from headway.units import NS
 
 REPORT_EVERY_NS = 30_000_000_000
 MIN_GAP_NS = 1_000_000_000  # saves that follow each other faster share an event

@@ -7,8 +7,7 @@ from typing import Any
 
 from headway.journal.saves import Event, Lineage
 from headway.launch.rank_tail import RankTail
-
-NS = 1_000_000_000
+from headway.units import NS
 
 DurableSave = tuple[int, int]  # when the state was captured, and when it was durable
 

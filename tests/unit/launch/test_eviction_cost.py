@@ -13,10 +13,11 @@ from headway.journal.pulse import Pulse
 from headway.journal.writer import Writer, head
 from headway.launch import eviction_cost
 from headway.launch.eviction_cost import EarlierLaunches, EvictionCostReporter, earlier_launches
-from headway.launch.progress import NS, durable_saves
+from headway.launch.progress import durable_saves
 from headway.launch.rank_tail import RankTail
 from headway.schedule.cost import from_ledger
 from headway.testing import FakeRun
+from headway.units import NS
 
 
 class Rank(RankTail):
